@@ -1,0 +1,3 @@
+//! The `crossmesh` command.
+
+fn main() {}

@@ -1,0 +1,106 @@
+//! Every environment variable that crossmesh reads, in one table.
+//!
+//! In: the process environment. Out: typed values. Guarantee: nothing else in the project reads a
+//! `CROSSMESH_` variable; `crossmesh env` prints this table; an unreadable value is an error, never ignored.
+
+use crate::base::bytes;
+use thiserror::Error;
+
+/// One environment variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What values it takes.
+    pub values: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+macro_rules! variables {
+    ($($ident:ident = $name:literal, $default:literal, $values:literal, $meaning:literal;)*) => {
+        $(#[doc = $meaning] pub const $ident: Variable =
+            Variable { name: $name, default: $default, values: $values, meaning: $meaning };)*
+        /// All variables, in the order of the table.
+        pub const VARIABLES: &[Variable] = &[$($ident),*];
+    };
+}
+
+variables! {
+    LOG = "CROSSMESH_LOG", "warn", "off|error|warn|info|debug|trace", "what is logged to standard error";
+    BOOTSTRAP = "CROSSMESH_BOOTSTRAP", "auto", "auto|mpi|tcp", "how ranks find each other";
+    UNIQUE_ID = "CROSSMESH_UNIQUE_ID", "", "text of a unique id", "rendezvous address and job key for launch without MPI; erased from the environment once read";
+    RANK = "CROSSMESH_RANK", "from the starter", "integer", "this process's rank, for launch without MPI";
+    SIZE = "CROSSMESH_SIZE", "from the starter", "integer", "number of processes, for launch without MPI";
+    MPI_ADAPTER = "CROSSMESH_MPI_ADAPTER", "beside the binary", "path", "the adapter library for the MPI that started the process";
+    DOMAIN = "CROSSMESH_DOMAIN", "same host", "integer", "NVLink domain of this rank; set on all ranks or on none";
+    ROLE = "CROSSMESH_ROLE", "", "name", "role of this rank, set by crossmesh run --role";
+    ROLES = "CROSSMESH_ROLES", "", "name=count,...", "all roles in rank order, set by crossmesh run --role";
+    DOMAINS = "CROSSMESH_DOMAINS", "", "integer", "cut the ranks into so many contiguous domains";
+    ROUTE = "CROSSMESH_ROUTE", "hierarchical", "hierarchical|flat|gather-broadcast", "route of every reshard";
+    INJECTION = "CROSSMESH_INJECTION", "striped", "striped|single", "which source replicas inject";
+    STAGING = "CROSSMESH_STAGING", "64MiB", "byte count", "staging memory of one rank";
+    CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";
+    MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
+    INTERFACE = "CROSSMESH_INTERFACE", "route to the peers", "interface name or address", "network interface that TCP binds to";
+    TIMEOUT = "CROSSMESH_TIMEOUT", "600", "seconds", "longest wait of a call without an explicit deadline";
+    INIT_TIMEOUT = "CROSSMESH_INIT_TIMEOUT", "120", "seconds", "longest wait for all ranks at start";
+    LAUNCHER = "CROSSMESH_LAUNCHER", "", "address", "set by crossmesh run for its per-rank agents";
+    LAUNCHER_KEY = "CROSSMESH_LAUNCHER_KEY", "", "hex", "key of the launcher connection; erased from the environment once read";
+}
+
+/// A variable whose value cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{name}={value:?} cannot be used; allowed: {allowed}; correct it or unset {name}")]
+pub struct EnvError {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+/// The value of `variable`, `None` when unset or empty.
+pub fn text(variable: Variable) -> Option<String> {
+    std::env::var(variable.name).ok().filter(|value| !value.is_empty())
+}
+
+fn parsed<T>(variable: Variable, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, EnvError> {
+    let Some(value) = text(variable) else { return Ok(None) };
+    match read(&value) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(EnvError { name: variable.name, value, allowed: variable.values }),
+    }
+}
+
+/// An integer.
+pub fn integer(variable: Variable) -> Result<Option<u64>, EnvError> {
+    parsed(variable, |value| value.parse().ok())
+}
+
+/// A byte count such as `64MiB`.
+pub fn byte_count(variable: Variable) -> Result<Option<u64>, EnvError> {
+    parsed(variable, |value| bytes::parse(value).ok())
+}
+
+/// Anything that reads itself from text; `None` when unset.
+pub fn value<T: std::str::FromStr>(variable: Variable) -> Result<Option<T>, EnvError> {
+    parsed(variable, |value| value.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_prefixed() {
+        let mut names: Vec<_> = VARIABLES.iter().map(|variable| variable.name).collect();
+        assert!(names.iter().all(|name| name.starts_with("CROSSMESH_")));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), VARIABLES.len());
+    }
+}

@@ -1,0 +1,14 @@
+//! Plain vocabulary shared by every layer.
+//!
+//! In: nothing. Out: ids as newtypes, checked byte arithmetic, deadlines, the table of environment
+//! variables, and the one way to wait. Guarantee: no I/O, no threads, no unsafe code.
+
+pub mod backoff;
+pub mod bytes;
+pub mod deadline;
+pub mod env;
+pub mod ids;
+
+pub use backoff::Backoff;
+pub use deadline::Deadline;
+pub use ids::{DomainId, NodeId, Rank};

@@ -1,0 +1,39 @@
+//! crossmesh moves distributed tensors from one mesh of ranks to another.
+//!
+//! The data path, top to bottom; each module uses only modules above it (`tests/layering.rs`):
+//!
+//! ```text
+//! topology (where ranks are) ─┐
+//!                             ├─► plan ──► route ──► program ──► execution ──► request
+//! layout, manifest ───────────┘  (what)    (how)    (my share)
+//! ```
+//!
+//! | module | in | out |
+//! |---|---|---|
+//! | [`base`] | - | ids, sizes, deadlines, environment variables |
+//! | [`topology`] | facts of every rank | domain and node of every rank |
+//! | [`layout`] | shape, mesh, placements | which interval of which dimension a rank holds |
+//! | [`plan`] | manifest of tensors | cells: boxes with their holders and wanters |
+//! | [`route`] | plan, topology, options | flows: trees of ranks with gather lists |
+//! | [`bootstrap`] | environment | rank, size, control connections for life |
+//! | [`memory`] | - | shared segments, private buffers, peer access |
+//! | [`transport`] | peers | mapped and message links |
+//! | [`execute`] | flows, buffers, links | a program, its progress, its completion |
+//! | [`comm`] | all of it | [`comm::Communicator`], what users hold |
+
+pub mod base;
+pub mod topology;
+pub mod layout;
+pub mod plan;
+pub mod route;
+pub mod bootstrap;
+pub mod memory;
+pub mod transport;
+pub mod execute;
+pub mod comm;
+
+/// What this build has, in one line.
+pub const BUILD: &str = env!("CROSSMESH_BUILD");
+
+/// Version of the wire, digest and file formats; ranks that differ refuse each other.
+pub const PROTOCOL_VERSION: u32 = 1;

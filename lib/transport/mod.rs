@@ -1,0 +1,161 @@
+//! Two kinds of link.
+//!
+//! Mapped: both ends see the memory; boxes are copied from tensor to tensor by the reading end.
+//! Message: [`MessageLink`], one-sided puts and signals between registered regions.
+//!
+//! Guarantee of every message link: a ticket completes when its source bytes may be reused; a signal is seen
+//! only after the bytes put before it on that connection are visible to the receiver; after `abort(peer)`
+//! returns, no write of that peer can land.
+
+use crate::base::{Deadline, Rank};
+use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
+
+bitflags! {
+    /// What a peer may do with a registered region. Buffers are registered with the least rights.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Rights: u8 {
+        /// This rank may put from it.
+        const LOCAL_READ = 1;
+        /// Peers may put into it.
+        const REMOTE_WRITE = 2;
+    }
+}
+
+bitflags! {
+    /// What a link can do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Capabilities: u8 {
+        /// Regions may be any private memory of this process.
+        const ANY_MEMORY = 1;
+        /// Crosses hosts.
+        const CROSSES_HOSTS = 2;
+    }
+}
+
+/// A registered region of this rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RegionId(pub u32);
+
+/// A registered region of a peer, as it exported it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemoteRegion {
+    /// What names it in a put; a bearer token, sent only inside the authenticated mesh.
+    pub key: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Bytes of a local region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalSlice {
+    /// Region.
+    pub region: RegionId,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+/// Where in a peer's region bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemotePlace {
+    /// Region.
+    pub region: RemoteRegion,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// Chosen by the caller of a put, given back when its source bytes may be reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// Its completion is not reported.
+    pub const SILENT: Ticket = Ticket(u64::MAX);
+}
+
+/// An arrival notice: 8 bits of epoch, 24 bits of index, the size of a verbs immediate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signal {
+    /// Low 8 bits of the start count; rejects late signals.
+    pub epoch: u8,
+    /// Index of the arrival, below [`Signal::INDICES`].
+    pub index: u32,
+}
+
+impl Signal {
+    /// Number of distinct indices.
+    pub const INDICES: u32 = 1 << 24;
+}
+
+/// What a poll found.
+#[derive(Debug)]
+pub enum Event {
+    /// The source bytes of this put may be reused.
+    Completed(Ticket),
+    /// `peer` signalled.
+    Signalled {
+        /// Who.
+        peer: Rank,
+        /// What.
+        signal: Signal,
+    },
+    /// The connection to `peer` is gone.
+    Lost {
+        /// Who.
+        peer: Rank,
+        /// Why.
+        cause: TransportError,
+    },
+}
+
+/// Whether a put or signal was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Posted {
+    /// Taken; it will be sent in posting order.
+    Queued,
+    /// The queue to that peer is full; post again after a poll.
+    Busy,
+}
+
+/// A message link: puts and signals between registered regions of connected ranks. Ranks are world ranks.
+pub trait MessageLink: Send {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+    /// What peers need to connect here; exchanged by all ranks at start.
+    fn address(&self) -> Vec<u8>;
+    /// Makes `bytes` bytes at `start` usable by this link.
+    ///
+    /// # Safety
+    /// The memory must stay valid and mapped until `deregister` returns, and with `REMOTE_WRITE` nothing in
+    /// this process may rely on its contents while peers may put into it.
+    unsafe fn register(&mut self, start: *mut u8, bytes: u64, rights: Rights) -> Result<RegionId, TransportError>;
+    /// What a peer needs to put into `region`.
+    fn export(&self, region: RegionId) -> Result<RemoteRegion, TransportError>;
+    /// Ends a registration; later puts into it are refused.
+    fn deregister(&mut self, region: RegionId) -> Result<(), TransportError>;
+    /// Connects to all `peers` not yet connected; both ends call it. The lower rank dials.
+    fn connect(&mut self, peers: &[(Rank, Vec<u8>)], deadline: Deadline) -> Result<(), TransportError>;
+    /// Posts a put of a local slice.
+    fn put(&mut self, peer: Rank, local: LocalSlice, remote: RemotePlace, ticket: Ticket) -> Result<Posted, TransportError>;
+    /// Posts a put of one 64-bit word (native byte order, 8-byte aligned place), without a ticket.
+    fn put_word(&mut self, peer: Rank, word: u64, remote: RemotePlace) -> Result<Posted, TransportError>;
+    /// Posts a signal behind everything posted to `peer` before.
+    fn signal(&mut self, peer: Rank, signal: Signal) -> Result<Posted, TransportError>;
+    /// Makes received bytes of `region` visible to every reader on this machine, where signals do not imply it.
+    fn flush_received(&mut self, region: RegionId) -> Result<(), TransportError>;
+    /// Moves bytes; appends what happened to `events`; never blocks.
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), TransportError>;
+    /// Ends the connection to `peer`; once it returns no write of that peer can land.
+    fn abort(&mut self, peer: Rank);
+    /// Flushes what is queued and ends all connections.
+    fn close(&mut self, deadline: Deadline) -> Result<(), TransportError>;
+    /// `Err` with the cause when the connection to `peer` is lost.
+    fn health(&self, peer: Rank) -> Result<(), TransportError>;
+}
+
+/// Placeholder until the module lands.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {}
