@@ -22,15 +22,15 @@
 //! | [`comm`] | all of it | [`comm::Communicator`], what users hold |
 
 pub mod base;
-pub mod topology;
+pub mod bootstrap;
+pub mod comm;
+pub mod execute;
 pub mod layout;
+pub mod memory;
 pub mod plan;
 pub mod route;
-pub mod bootstrap;
-pub mod memory;
+pub mod topology;
 pub mod transport;
-pub mod execute;
-pub mod comm;
 
 /// What this build has, in one line.
 pub const BUILD: &str = env!("CROSSMESH_BUILD");

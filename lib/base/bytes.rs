@@ -82,7 +82,9 @@ mod tests {
 
     #[test]
     fn texts() {
-        for (text, bytes) in [("0", 0), ("64MiB", 64 << 20), ("64M", 64 << 20), ("1.5GB", 1_500_000_000), (" 2 KiB ", 2048)] {
+        for (text, bytes) in
+            [("0", 0), ("64MiB", 64 << 20), ("64M", 64 << 20), ("1.5GB", 1_500_000_000), (" 2 KiB ", 2048)]
+        {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
         for text in ["", "MiB", "-1", "1XB", "1e999GiB", "99999999999TiB"] {

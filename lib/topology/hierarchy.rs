@@ -37,7 +37,9 @@ pub enum TopologyError {
         domains: u32,
     },
     /// A domain spans hosts that cannot map each other's memory.
-    #[error("domain {domain} has rank {first} on host {first_host} and rank {second} on host {second_host}; host memory is mapped within one host only: give each host its own domain")]
+    #[error(
+        "domain {domain} has rank {first} on host {first_host} and rank {second} on host {second_host}; host memory is mapped within one host only: give each host its own domain"
+    )]
     DomainAcrossHosts {
         /// The domain.
         domain: DomainId,
@@ -85,7 +87,11 @@ impl Topology {
         let places = facts
             .iter()
             .zip(nodes.iter().zip(&domains))
-            .map(|(fact, (&node, &domain))| Place { host: fact.host.clone(), node: NodeId(node), domain: DomainId(domain) })
+            .map(|(fact, (&node, &domain))| Place {
+                host: fact.host.clone(),
+                node: NodeId(node),
+                domain: DomainId(domain),
+            })
             .collect();
         let topology = Self { places, domains: domains.iter().max().map_or(0, |&last| last + 1) };
         topology.check_hosts()?;
@@ -95,10 +101,8 @@ impl Topology {
     /// Every rank's domain as given, one host each domain; for plans without processes.
     pub fn from_domains(domains: &[u32]) -> Self {
         let ids = number(domains);
-        let places = ids
-            .iter()
-            .map(|&id| Place { host: format!("host{id}"), node: NodeId(id), domain: DomainId(id) })
-            .collect();
+        let places =
+            ids.iter().map(|&id| Place { host: format!("host{id}"), node: NodeId(id), domain: DomainId(id) }).collect();
         Self { places, domains: ids.iter().max().map_or(0, |&last| last + 1) }
     }
 
@@ -110,7 +114,11 @@ impl Topology {
         let places = chosen
             .iter()
             .zip(nodes.iter().zip(&domains))
-            .map(|(place, (&node, &domain))| Place { host: place.host.clone(), node: NodeId(node), domain: DomainId(domain) })
+            .map(|(place, (&node, &domain))| Place {
+                host: place.host.clone(),
+                node: NodeId(node),
+                domain: DomainId(domain),
+            })
             .collect();
         Self { places, domains: domains.iter().max().map_or(0, |&last| last + 1) }
     }
@@ -184,11 +192,9 @@ fn explicit_domains(facts: &[RankFacts]) -> Result<Option<Vec<u32>>, TopologyErr
 fn domain_count(facts: &[RankFacts]) -> Result<Option<u32>, TopologyError> {
     let first = facts.first().and_then(|fact| fact.domain_count);
     match facts.iter().position(|fact| fact.domain_count != first) {
-        Some(rank) => Err(TopologyError::DomainCountDiffers {
-            first,
-            other: facts[rank].domain_count,
-            rank: Rank(rank as u32),
-        }),
+        Some(rank) => {
+            Err(TopologyError::DomainCountDiffers { first, other: facts[rank].domain_count, rank: Rank(rank as u32) })
+        }
         None => Ok(first),
     }
 }
@@ -210,9 +216,9 @@ fn cut(facts: &[RankFacts], count: u32) -> Result<Vec<u32>, TopologyError> {
     let mut shares = vec![1usize; sides.len()];
     for _ in sides.len()..blocks {
         // The side with the most ranks per block that can still be cut takes the next block.
-        let widest = (0..sides.len()).filter(|&side| shares[side] < sides[side]).max_by(|&a, &b| {
-            (sides[a] * shares[b]).cmp(&(sides[b] * shares[a])).then(b.cmp(&a))
-        });
+        let widest = (0..sides.len())
+            .filter(|&side| shares[side] < sides[side])
+            .max_by(|&a, &b| (sides[a] * shares[b]).cmp(&(sides[b] * shares[a])).then(b.cmp(&a)));
         if let Some(side) = widest {
             shares[side] += 1;
         }

@@ -139,7 +139,13 @@ pub trait MessageLink: Send {
     /// Connects to all `peers` not yet connected; both ends call it. The lower rank dials.
     fn connect(&mut self, peers: &[(Rank, Vec<u8>)], deadline: Deadline) -> Result<(), TransportError>;
     /// Posts a put of a local slice.
-    fn put(&mut self, peer: Rank, local: LocalSlice, remote: RemotePlace, ticket: Ticket) -> Result<Posted, TransportError>;
+    fn put(
+        &mut self,
+        peer: Rank,
+        local: LocalSlice,
+        remote: RemotePlace,
+        ticket: Ticket,
+    ) -> Result<Posted, TransportError>;
     /// Posts a put of one 64-bit word (native byte order, 8-byte aligned place), without a ticket.
     fn put_word(&mut self, peer: Rank, word: u64, remote: RemotePlace) -> Result<Posted, TransportError>;
     /// Posts a signal behind everything posted to `peer` before.
