@@ -1,1 +1,22 @@
-//! layout
+//! Which part of a tensor a rank holds.
+//!
+//! In: shape, dtype, mesh of ranks, one placement per mesh axis. Out: per dimension an [`AxisMap`] for every
+//! rank; their product is the rank's local tensor. Guarantee: pure and checked; a [`Layout`] that exists is
+//! consistent, covers only its shape and fits 64-bit sizes.
+
+mod axis_map;
+mod dtype;
+mod error;
+#[allow(clippy::module_inception)]
+mod layout;
+mod mesh;
+mod placement;
+mod view;
+
+pub use axis_map::{AxisMap, Interval};
+pub use dtype::{Dtype, DtypeError};
+pub use error::LayoutError;
+pub use layout::{AxisShard, DimensionMap, Layout};
+pub use mesh::Mesh;
+pub use placement::{Placement, Split};
+pub use view::View;
