@@ -1,0 +1,156 @@
+//! Cells of one tensor. In: its two layouts. Out: boxes with the slots that hold and want them. Guarantee: boxes
+//! are disjoint, in row-major order, and maximal: neighbours along a dimension differ in holders or wanters.
+
+use crate::layout::{DimensionMap, Interval, Layout};
+use std::collections::BTreeSet;
+
+/// A box of a global tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Cell {
+    /// Per dimension the indices.
+    pub intervals: Vec<Interval>,
+    /// Index of its holders and wanters among the tensor's sets.
+    pub sets: usize,
+}
+
+impl Cell {
+    /// Number of elements; 1 for a scalar.
+    pub fn elements(&self) -> u64 {
+        self.intervals.iter().map(Interval::len).product()
+    }
+}
+
+/// The cells of a pair of layouts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorCells {
+    /// In row-major order; those that nobody wants are left out.
+    pub cells: Vec<Cell>,
+    /// Distinct (source slots, destination slots), each ascending.
+    pub sets: Vec<(Vec<usize>, Vec<usize>)>,
+}
+
+/// A stretch of one dimension that the same shards of each side hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Segment {
+    interval: Interval,
+    source: Vec<usize>,
+    destination: Vec<usize>,
+}
+
+/// Refines every dimension, then takes the product.
+pub(super) fn refine(source: &Layout, destination: &Layout) -> TensorCells {
+    let segments: Vec<Vec<Segment>> =
+        (0..source.shape().len()).map(|dim| segments(&source.dimension(dim), &destination.dimension(dim))).collect();
+    let mut cells = TensorCells { cells: Vec::new(), sets: Vec::new() };
+    let mut known: std::collections::HashMap<Vec<usize>, Option<usize>> = std::collections::HashMap::new();
+    // Segments of a dimension with equal shards share a group, so that equal products are found by their groups.
+    let groups: Vec<Vec<usize>> = segments.iter().map(|dim| group(dim)).collect();
+    if segments.iter().any(Vec::is_empty) {
+        return cells;
+    }
+    let (source_replicas, destination_replicas) = (source.replica_offsets(), destination.replica_offsets());
+    let mut position = vec![0usize; segments.len()];
+    loop {
+        let key: Vec<usize> = position.iter().zip(&groups).map(|(&at, groups)| groups[at]).collect();
+        let sets = *known.entry(key).or_insert_with(|| {
+            let chosen = || position.iter().zip(&segments).map(|(&at, segments)| &segments[at]);
+            let wanters = slots(chosen().map(|segment| &segment.destination), &destination_replicas);
+            if wanters.is_empty() {
+                return None;
+            }
+            let holders = slots(chosen().map(|segment| &segment.source), &source_replicas);
+            cells.sets.push((holders, wanters));
+            Some(cells.sets.len() - 1)
+        });
+        if let Some(sets) = sets {
+            let intervals = position.iter().zip(&segments).map(|(&at, segments)| segments[at].interval).collect();
+            cells.cells.push(Cell { intervals, sets });
+        }
+        if !advance(&mut position, &segments) {
+            return cells;
+        }
+    }
+}
+
+/// Next product in row-major order.
+fn advance(position: &mut [usize], segments: &[Vec<Segment>]) -> bool {
+    for (at, segments) in position.iter_mut().zip(segments).rev() {
+        *at += 1;
+        if *at < segments.len() {
+            return true;
+        }
+        *at = 0;
+    }
+    false
+}
+
+/// Numbers segments by their shards.
+fn group(segments: &[Segment]) -> Vec<usize> {
+    let mut seen = std::collections::HashMap::new();
+    segments
+        .iter()
+        .map(|segment| {
+            let next = seen.len();
+            *seen.entry((&segment.source, &segment.destination)).or_insert(next)
+        })
+        .collect()
+}
+
+/// Sum of one offset per dimension and one replica offset, over all choices; ascending.
+fn slots<'a>(dimensions: impl Iterator<Item = &'a Vec<usize>>, replicas: &[usize]) -> Vec<usize> {
+    let mut slots = replicas.to_vec();
+    for offsets in dimensions {
+        slots = slots.iter().flat_map(|&slot| offsets.iter().map(move |&offset| slot + offset)).collect();
+    }
+    slots.sort_unstable();
+    slots
+}
+
+/// Cuts a dimension at every interval end of both sides, then joins neighbours with equal shards.
+fn segments(source: &DimensionMap, destination: &DimensionMap) -> Vec<Segment> {
+    let mut cuts = BTreeSet::new();
+    for map in [source, destination] {
+        for interval in map.shards.iter().flat_map(|shard| shard.map.intervals()) {
+            cuts.insert(interval.lo);
+            cuts.insert(interval.hi);
+        }
+    }
+    let cuts: Vec<u64> = cuts.into_iter().collect();
+    let mut segments: Vec<Segment> = cuts
+        .windows(2)
+        .map(|pair| Segment {
+            interval: Interval { lo: pair[0], hi: pair[1] },
+            source: Vec::new(),
+            destination: Vec::new(),
+        })
+        .collect();
+    cover(source, &cuts, &mut segments, |segment| &mut segment.source);
+    cover(destination, &cuts, &mut segments, |segment| &mut segment.destination);
+    let mut joined: Vec<Segment> = Vec::with_capacity(segments.len());
+    for segment in segments {
+        match joined.last_mut() {
+            Some(last)
+                if last.interval.hi == segment.interval.lo
+                    && last.source == segment.source
+                    && last.destination == segment.destination =>
+            {
+                last.interval.hi = segment.interval.hi;
+            }
+            _ => joined.push(segment),
+        }
+    }
+    joined
+}
+
+/// Notes in every stretch which shards of `map` hold it.
+fn cover(map: &DimensionMap, cuts: &[u64], segments: &mut [Segment], side: impl Fn(&mut Segment) -> &mut Vec<usize>) {
+    for shard in &map.shards {
+        for interval in shard.map.intervals() {
+            let first = cuts.partition_point(|&cut| cut < interval.lo);
+            let last = cuts.partition_point(|&cut| cut < interval.hi);
+            for segment in &mut segments[first..last] {
+                side(segment).push(shard.slot_offset);
+            }
+        }
+    }
+}

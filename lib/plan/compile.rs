@@ -1,0 +1,154 @@
+//! Cells of the whole manifest, grouped. In: a manifest. Out: a plan. Guarantee: classes are numbered in order of
+//! first appearance, so every rank numbers them alike; equal layout pairs are refined once.
+
+use super::cell::{Cell, TensorCells, refine};
+use super::{Manifest, PlanError};
+use crate::base::Rank;
+use crate::layout::Layout;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A class of cells, as an index into [`Plan::classes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassId(pub u32);
+
+/// A cell: tensor index and cell index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellId {
+    /// Index of the tensor in the manifest.
+    pub tensor: u32,
+    /// Index of the cell among the tensor's.
+    pub cell: u32,
+}
+
+/// All cells, over the whole manifest, with the same holders and the same wanters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellClass {
+    /// Source ranks that store them, ascending; empty when no rank does.
+    pub holders: Vec<Rank>,
+    /// Destination ranks that need them, ascending.
+    pub wanters: Vec<Rank>,
+    /// The cells in manifest order.
+    pub cells: Vec<CellId>,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What moves.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    manifest: Arc<Manifest>,
+    templates: Vec<TensorCells>,
+    template_of: Vec<usize>,
+    classes: Vec<CellClass>,
+}
+
+/// Finds layout pairs seen before: by pointer, then by value.
+#[derive(Default)]
+struct Templates {
+    by_pointer: HashMap<(*const Layout, *const Layout), usize>,
+    by_value: HashMap<(Arc<Layout>, Arc<Layout>), usize>,
+}
+
+impl Plan {
+    /// Plans a manifest for `size` ranks.
+    pub fn compile(manifest: Arc<Manifest>, size: usize) -> Result<Self, PlanError> {
+        manifest.check_ranks(size)?;
+        manifest.global_bytes()?;
+        let mut plan =
+            Self { manifest: manifest.clone(), templates: Vec::new(), template_of: Vec::new(), classes: Vec::new() };
+        let mut known = Templates::default();
+        let mut numbers: HashMap<(Vec<Rank>, Vec<Rank>), u32> = HashMap::new();
+        let mut classes_of: Vec<Vec<u32>> = Vec::new();
+        for (index, tensor) in manifest.tensors().iter().enumerate() {
+            let template = known.find(&tensor.source, &tensor.destination, || {
+                let cells = refine(&tensor.source, &tensor.destination);
+                classes_of.push(plan.number_classes(&cells, &tensor.source, &tensor.destination, &mut numbers));
+                plan.templates.push(cells);
+                plan.templates.len() - 1
+            });
+            plan.template_of.push(template);
+            let element = tensor.source.dtype().bytes();
+            for (position, cell) in plan.templates[template].cells.iter().enumerate() {
+                let class = &mut plan.classes[classes_of[template][cell.sets] as usize];
+                class.cells.push(CellId { tensor: index as u32, cell: position as u32 });
+                class.bytes += cell.elements() * element;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Class numbers of a template's sets.
+    fn number_classes(
+        &mut self,
+        cells: &TensorCells,
+        source: &Layout,
+        destination: &Layout,
+        numbers: &mut HashMap<(Vec<Rank>, Vec<Rank>), u32>,
+    ) -> Vec<u32> {
+        let ranks = |layout: &Layout, slots: &[usize]| {
+            let mut ranks: Vec<Rank> = slots.iter().map(|&slot| layout.mesh().ranks()[slot]).collect();
+            ranks.sort_unstable();
+            ranks
+        };
+        let mut classes = Vec::with_capacity(cells.sets.len());
+        for (holders, wanters) in &cells.sets {
+            let (holders, wanters) = (ranks(source, holders), ranks(destination, wanters));
+            let next = self.classes.len() as u32;
+            let number = *numbers.entry((holders.clone(), wanters.clone())).or_insert(next);
+            if number == next {
+                self.classes.push(CellClass { holders, wanters, cells: Vec::new(), bytes: 0 });
+            }
+            classes.push(number);
+        }
+        classes
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.manifest
+    }
+
+    /// Classes in order of first appearance.
+    pub fn classes(&self) -> &[CellClass] {
+        &self.classes
+    }
+
+    /// A cell's box.
+    pub fn cell(&self, id: CellId) -> &Cell {
+        &self.templates[self.template_of[id.tensor as usize]].cells[id.cell as usize]
+    }
+
+    /// Cells of a tensor.
+    pub fn tensor_cells(&self, tensor: usize) -> &TensorCells {
+        &self.templates[self.template_of[tensor]]
+    }
+
+    /// Bytes of one element of a tensor.
+    pub fn element_bytes(&self, tensor: u32) -> u64 {
+        self.manifest.tensors()[tensor as usize].source.dtype().bytes()
+    }
+
+    /// Bytes that any destination wants and some source has, each counted once.
+    pub fn unique_bytes(&self) -> u64 {
+        self.classes.iter().filter(|class| !class.holders.is_empty()).map(|class| class.bytes).sum()
+    }
+
+    /// Bytes summed over all destination ranks.
+    pub fn delivered_bytes(&self) -> u64 {
+        let held = self.classes.iter().filter(|class| !class.holders.is_empty());
+        held.map(|class| class.bytes * class.wanters.len() as u64).sum()
+    }
+}
+
+impl Templates {
+    fn find(&mut self, source: &Arc<Layout>, destination: &Arc<Layout>, make: impl FnOnce() -> usize) -> usize {
+        let pointers = (Arc::as_ptr(source), Arc::as_ptr(destination));
+        if let Some(&template) = self.by_pointer.get(&pointers) {
+            return template;
+        }
+        let template = *self.by_value.entry((source.clone(), destination.clone())).or_insert_with(make);
+        self.by_pointer.insert(pointers, template);
+        template
+    }
+}

@@ -1,0 +1,145 @@
+//! Agreement before the first byte. In: manifest, options, topology. Out: a hash over a canonical encoding, as a
+//! two-level Merkle tree: a leaf per tensor, a root over all. Guarantee: equal exactly when the encodings are
+//! equal (SHA-256); a difference can be found tensor by tensor and field by field.
+
+use super::{Manifest, TensorSpec};
+use crate::layout::Layout;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A SHA-256 hash.
+pub type Digest = [u8; 32];
+
+/// Hashes of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestDigest {
+    /// Over everything.
+    pub root: Digest,
+    /// Over topology, options and version.
+    pub context: Digest,
+    /// Per tensor.
+    pub leaves: Vec<Digest>,
+}
+
+/// Fields of a tensor that ranks can disagree about, in the order in which they are compared.
+pub const FIELDS: [&str; 8] = [
+    "name",
+    "shape",
+    "dtype",
+    "source mesh",
+    "source placements",
+    "destination mesh",
+    "destination placements",
+    "nesting",
+];
+
+/// Where two ranks differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Index of the tensor.
+    pub tensor: usize,
+    /// Its name on the first rank.
+    pub name: String,
+    /// Field of [`FIELDS`].
+    pub field: &'static str,
+    /// The first rank's value.
+    pub first: String,
+    /// The other rank's value.
+    pub other: String,
+}
+
+impl ManifestDigest {
+    /// Hashes a manifest; `context` is the canonical encoding of topology and options.
+    pub fn new(manifest: &Manifest, context: &[u8]) -> Self {
+        let mut layouts = Layouts::default();
+        let leaves: Vec<Digest> = manifest
+            .tensors()
+            .iter()
+            .map(|tensor| {
+                let mut hasher = Sha256::new();
+                hash_text(&mut hasher, tensor.name.as_bytes());
+                hasher.update(layouts.digest(&tensor.source));
+                hasher.update(layouts.digest(&tensor.destination));
+                hasher.finalize().into()
+            })
+            .collect();
+        let mut context_hasher = Sha256::new();
+        context_hasher.update(crate::PROTOCOL_VERSION.to_le_bytes());
+        hash_text(&mut context_hasher, context);
+        let context: Digest = context_hasher.finalize().into();
+        let mut root = Sha256::new();
+        root.update(context);
+        root.update((leaves.len() as u64).to_le_bytes());
+        leaves.iter().for_each(|leaf| root.update(leaf));
+        Self { root: root.finalize().into(), context, leaves }
+    }
+}
+
+/// The fields of a tensor as texts, in the order of [`FIELDS`].
+pub fn field_values(tensor: &TensorSpec) -> [String; 8] {
+    let layout = &tensor.source;
+    let mesh = |layout: &Layout| format!("shape {:?} ranks {}", layout.mesh().shape(), rank_list(layout));
+    [
+        tensor.name.clone(),
+        format!("{:?}", layout.shape()),
+        layout.dtype().to_string(),
+        mesh(&tensor.source),
+        format!("{:?}", tensor.source.placements()),
+        mesh(&tensor.destination),
+        format!("{:?}", tensor.destination.placements()),
+        format!("{:?} to {:?}", tensor.source.nesting(), tensor.destination.nesting()),
+    ]
+}
+
+/// First field in which `other` differs from `first`.
+pub fn first_difference(tensor: usize, first: &[String], other: &[String]) -> Option<Difference> {
+    let index = (0..FIELDS.len()).find(|&index| first.get(index) != other.get(index))?;
+    let value = |values: &[String]| values.get(index).cloned().unwrap_or_else(|| "no such tensor".into());
+    let name = first.first().or(other.first()).cloned().unwrap_or_default();
+    Some(Difference { tensor, name, field: FIELDS[index], first: value(first), other: value(other) })
+}
+
+fn rank_list(layout: &Layout) -> String {
+    let ranks = layout.mesh().ranks();
+    let contiguous = ranks.windows(2).all(|pair| pair[0].0.checked_add(1) == Some(pair[1].0));
+    match (ranks.first(), ranks.last()) {
+        (Some(first), Some(last)) if contiguous && ranks.len() > 1 => format!("{first}-{last}"),
+        _ => ranks.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// Digests of layouts, each computed once.
+#[derive(Default)]
+struct Layouts(HashMap<*const Layout, Digest>);
+
+impl Layouts {
+    fn digest(&mut self, layout: &Arc<Layout>) -> Digest {
+        *self.0.entry(Arc::as_ptr(layout)).or_insert_with(|| layout_digest(layout))
+    }
+}
+
+fn layout_digest(layout: &Layout) -> Digest {
+    let mut hasher = Sha256::new();
+    hash_numbers(&mut hasher, layout.shape().iter().copied());
+    hash_text(&mut hasher, layout.dtype().name().as_bytes());
+    hash_numbers(&mut hasher, layout.mesh().shape().iter().map(|&length| u64::from(length)));
+    hash_numbers(&mut hasher, layout.mesh().ranks().iter().map(|rank| u64::from(rank.0)));
+    for placement in layout.placements() {
+        hash_text(&mut hasher, format!("{placement:?}").as_bytes());
+    }
+    for axes in layout.nesting() {
+        hash_numbers(&mut hasher, axes.iter().map(|&axis| axis as u64));
+    }
+    hasher.finalize().into()
+}
+
+fn hash_text(hasher: &mut Sha256, text: &[u8]) {
+    hasher.update((text.len() as u64).to_le_bytes());
+    hasher.update(text);
+}
+
+fn hash_numbers(hasher: &mut Sha256, numbers: impl ExactSizeIterator<Item = u64>) {
+    hasher.update((numbers.len() as u64).to_le_bytes());
+    numbers.for_each(|number| hasher.update(number.to_le_bytes()));
+}

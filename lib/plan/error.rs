@@ -1,0 +1,56 @@
+//! What can be wrong with a manifest.
+
+use crate::layout::{Dtype, LayoutError};
+use thiserror::Error;
+
+/// A manifest that cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Source and destination disagree about the shape.
+    #[error(
+        "tensor {name:?}: source shape {source_shape:?} and destination shape {destination_shape:?} differ; both layouts must describe the same tensor"
+    )]
+    Shape {
+        /// Tensor.
+        name: String,
+        /// Source layout's shape.
+        source_shape: Vec<u64>,
+        /// Destination layout's shape.
+        destination_shape: Vec<u64>,
+    },
+    /// Source and destination disagree about the type.
+    #[error(
+        "tensor {name:?}: source dtype {source_dtype} and destination dtype {destination_dtype} differ; a reshard does not convert"
+    )]
+    Dtype {
+        /// Tensor.
+        name: String,
+        /// Source layout's type.
+        source_dtype: Dtype,
+        /// Destination layout's type.
+        destination_dtype: Dtype,
+    },
+    /// Two tensors of one name.
+    #[error("tensor {name:?} stands in the manifest twice, at {first} and {second}; give every tensor its own name")]
+    Duplicate {
+        /// Tensor.
+        name: String,
+        /// First position.
+        first: usize,
+        /// Second position.
+        second: usize,
+    },
+    /// A layout does not fit the communicator.
+    #[error("tensor {name:?}: {layout}")]
+    Layout {
+        /// Tensor.
+        name: String,
+        /// What is wrong.
+        #[source]
+        layout: LayoutError,
+    },
+    /// More than can be counted.
+    #[error("the manifest moves more bytes than 64 bits can count; split it")]
+    TooLarge,
+}
