@@ -2,3 +2,21 @@
 //!
 //! In: sizes, user pointers, peers' exports. Out: shared segments (memfd), private buffers, and views of a
 //! peer's memory. Guarantee: nothing is left in `/dev/shm`; descriptors pass only between processes of one user.
+
+pub mod buffer;
+pub mod client;
+mod directory;
+mod error;
+pub mod process;
+pub mod server;
+pub mod shared;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use buffer::{Buffer, MemoryKind, ReadGuard, ReadHold, WriteGuard, WriteHold};
+pub use client::{Lifeline, PeerSegments};
+pub use error::MemoryError;
+pub use process::ProcessMemory;
+pub use server::SegmentServer;
+pub use shared::{SegmentId, SharedMemory};
