@@ -1,1 +1,30 @@
-//! execute
+//! Moving the bytes.
+//!
+//! In: flows, buffers, links. Out: a request that can be started, waited for and freed, many times. Guarantee:
+//! starting and progressing allocate nothing; no byte of a destination is written before its rank has started,
+//! no byte of a source is read after its rank's wait has returned; no wait outlives its deadline.
+//!
+//! [`program`] turns flows into this rank's items (pure), [`bind`] gives them addresses, [`execution`] is the
+//! state machine, [`engine`] runs it under whoever waits, [`request`] is the handle.
+
+mod agree;
+mod attach;
+mod bind;
+mod board;
+mod boxes;
+mod engine;
+mod error;
+mod exchange;
+mod execution;
+mod group;
+mod hop;
+mod prepare;
+mod program;
+mod request;
+mod tensors;
+
+pub use engine::Engine;
+pub use error::ExecuteError;
+pub use group::{Group, LinkNumbers, Mapped, Peering, StagingBudget};
+pub use request::{Report, Reshard, ReshardOptions};
+pub use tensors::{Buffers, Side, TensorBuffer};

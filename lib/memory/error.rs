@@ -24,6 +24,14 @@ pub enum MemoryError {
         #[source]
         source: Errno,
     },
+    /// A box whose positions do not fit 64 bits.
+    #[error("a box of extents {extents:?} and {element}-byte elements reaches beyond 64-bit positions; use a smaller view")]
+    CopyTooLarge {
+        /// Elements per dimension.
+        extents: Vec<u64>,
+        /// Bytes of an element.
+        element: u64,
+    },
     /// A range outside its memory.
     #[error("bytes {offset}..+{bytes} lie outside memory of {limit} bytes; use a range inside it")]
     Range {

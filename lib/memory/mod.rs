@@ -5,11 +5,13 @@
 
 pub mod buffer;
 pub mod client;
+pub mod copy;
 mod directory;
 mod error;
 pub mod process;
 pub mod server;
 pub mod shared;
+mod span;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -20,3 +22,4 @@ pub use error::MemoryError;
 pub use process::ProcessMemory;
 pub use server::SegmentServer;
 pub use shared::{SegmentId, SharedMemory};
+pub use span::Span;

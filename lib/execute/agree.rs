@@ -1,0 +1,169 @@
+//! All ranks want the same, or none goes on. In: each rank's manifest, options, and whether its buffers are good.
+//! Out: what the ranks decide together (chunk size, who can be read). Guarantee: every rank returns the same
+//! verdict; a difference is named by rank, tensor, field and both values.
+
+use super::tensors::LocalTensors;
+use super::{ExecuteError, Group};
+use crate::base::{Deadline, Rank};
+use crate::plan::digest::{ManifestDigest, field_values, first_difference};
+use crate::plan::Manifest;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    root: [u8; 32],
+    context: [u8; 32],
+    fault: Option<String>,
+    all_shared: bool,
+    staging_left: u64,
+    chunk: u64,
+}
+
+/// What ranks decided together.
+#[derive(Debug, Clone)]
+pub(super) struct Agreement {
+    /// Per rank, whether all its buffers are shared.
+    pub(super) all_shared: Vec<bool>,
+    /// Least staging that any rank has left, and which rank.
+    pub(super) staging_left: (u64, Rank),
+    /// Smallest chunk that any rank asked for.
+    pub(super) chunk: u64,
+}
+
+/// An error with its sources, in one line.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}
+
+/// Compares manifests and options; `local` is this rank's own check.
+pub(super) fn agree(
+    group: &Group,
+    manifest: &Manifest,
+    options: &str,
+    chunk: u64,
+    local: Result<LocalTensors, ExecuteError>,
+    deadline: Deadline,
+) -> Result<(LocalTensors, Agreement), ExecuteError> {
+    let digest = ManifestDigest::new(manifest, options.as_bytes());
+    let hello = Hello {
+        root: digest.root,
+        context: digest.context,
+        fault: local.as_ref().err().map(|error| chain(error)),
+        all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
+        staging_left: group.staging.left(),
+        chunk,
+    };
+    let hellos: Vec<Hello> = gather(group, &hello, deadline)?;
+    let local = first_fault(group, hellos.iter().map(|hello| hello.fault.as_deref()), local)?;
+    if let Some(other) = hellos.iter().position(|hello| hello.root != hellos[0].root) {
+        let contexts_differ = hellos[other].context != hellos[0].context;
+        return Err(difference(group, manifest, &digest, options, Rank(other as u32), contexts_differ, deadline)?);
+    }
+    let least = hellos.iter().enumerate().min_by_key(|(_, hello)| hello.staging_left);
+    let staging_left = least.map_or((0, group.rank), |(rank, hello)| (hello.staging_left, Rank(rank as u32)));
+    let agreement = Agreement {
+        all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
+        staging_left,
+        chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
+    };
+    Ok((local, agreement))
+}
+
+/// Tells everybody whether this rank could do its part; an error on any rank is an error on all.
+pub(super) fn commit<T>(group: &Group, mine: Result<T, ExecuteError>, deadline: Deadline) -> Result<T, ExecuteError> {
+    let fault = mine.as_ref().err().map(|error| chain(error));
+    let faults: Vec<Option<String>> = gather(group, &fault, deadline)?;
+    first_fault(group, faults.iter().map(Option::as_deref), mine)
+}
+
+fn first_fault<'a, T>(
+    group: &Group,
+    faults: impl Iterator<Item = Option<&'a str>>,
+    mine: Result<T, ExecuteError>,
+) -> Result<T, ExecuteError> {
+    let value = mine?;
+    match faults.enumerate().find_map(|(rank, fault)| fault.map(|message| (rank, message))) {
+        Some((rank, message)) => {
+            let rank = Rank(rank as u32);
+            let host = group.topology.host(rank).to_string();
+            Err(ExecuteError::OtherRank { rank, host, message: message.to_string() })
+        }
+        None => Ok(value),
+    }
+}
+
+/// Finds the first difference between rank 0 and `other`; every rank runs it.
+fn difference(
+    group: &Group,
+    manifest: &Manifest,
+    digest: &ManifestDigest,
+    options: &str,
+    other: Rank,
+    contexts_differ: bool,
+    deadline: Deadline,
+) -> Result<ExecuteError, ExecuteError> {
+    let first = Rank(0);
+    if contexts_differ {
+        let values: Vec<String> = gather(group, &options, deadline)?;
+        return Ok(ExecuteError::OptionsDiffer {
+            first,
+            other,
+            what: "options or topology",
+            first_value: values[0].clone(),
+            other_value: values[other.index()].clone(),
+        });
+    }
+    // Eight bytes of a leaf tell tensors apart well enough to find the first that differs.
+    let leaves: Vec<u64> =
+        digest.leaves.iter().map(|leaf| leaf.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
+    let all: Vec<Vec<u64>> = gather(group, &leaves, deadline)?;
+    let (reference, differing) = (&all[0], &all[other.index()]);
+    let shorter = reference.len().min(differing.len());
+    let tensor = (0..shorter).find(|&index| reference[index] != differing[index]).unwrap_or(shorter);
+    let mine = manifest.tensors().get(tensor).map(|spec| field_values(spec).to_vec()).unwrap_or_default();
+    let values: Vec<Vec<String>> = gather(group, &mine, deadline)?;
+    let found = first_difference(tensor, &values[0], &values[other.index()]);
+    Ok(match found {
+        Some(found) => ExecuteError::Disagreement {
+            first,
+            other,
+            tensor,
+            name: found.name,
+            field: found.field,
+            first_value: found.first,
+            other_value: found.other,
+        },
+        None => ExecuteError::OptionsDiffer {
+            first,
+            other,
+            what: "number of tensors",
+            first_value: reference.len().to_string(),
+            other_value: differing.len().to_string(),
+        },
+    })
+}
+
+/// Everybody's value.
+pub(super) fn gather<T: Serialize, R: for<'a> Deserialize<'a>>(
+    group: &Group,
+    mine: &T,
+    deadline: Deadline,
+) -> Result<Vec<R>, ExecuteError> {
+    let encoded = postcard::to_allocvec(mine).map_err(|source| unreadable(group.rank, source))?;
+    let all = group.allgather(&encoded, deadline)?;
+    all.iter()
+        .enumerate()
+        .map(|(rank, bytes)| postcard::from_bytes(bytes).map_err(|source| unreadable(Rank(rank as u32), source)))
+        .collect()
+}
+
+pub(super) fn unreadable(peer: Rank, source: postcard::Error) -> ExecuteError {
+    ExecuteError::Unreadable { peer, source }
+}

@@ -1,0 +1,381 @@
+//! Joining what peers exported. In: prepared part, peers' invitations. Out: an execution that can start.
+//! Guarantee: every address it will use is mapped or registered, every table is built.
+
+use super::bind::{CopyOp, End, Place, Run, append, own_end, pair, peer_end, runs};
+use super::exchange::{Export, ExportedMemory, Invitation};
+use super::execution::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
+use super::hop::Hop;
+use super::prepare::{Prepared, in_slot, sending_side};
+use super::program::{Incoming, Storage};
+use super::tensors::{LocalTensors, rank_maps};
+use super::{ExecuteError, Group, Side};
+use crate::base::{Deadline, Rank};
+use crate::layout::AxisMap;
+use crate::memory::copy::CopyTable;
+use crate::memory::{Buffer, ProcessMemory, SegmentId, Span};
+use crate::plan::Plan;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// A run of a packed chunk in a slot.
+const IN_SLOT: u32 = u32::MAX;
+
+struct Attach<'a> {
+    plan: &'a Plan,
+    local: &'a LocalTensors,
+    prepared: &'a Prepared,
+    peer_numbers: HashMap<Rank, u32>,
+    spans: Vec<Span>,
+    segment_spans: HashMap<SegmentId, u32>,
+    buffer_spans: HashMap<u64, u32>,
+    source_exports: HashMap<(Rank, u32), Export>,
+    destination_exports: HashMap<(Rank, u32), Export>,
+    direct_exports: HashMap<(Rank, u32), Export>,
+    maps: BTreeMap<Rank, PeerMaps>,
+    table: CopyTable,
+    copies: Vec<CopyOp>,
+    puts: Vec<PutOp>,
+}
+
+struct PeerMaps {
+    source: Vec<Option<Arc<Vec<AxisMap>>>>,
+    destination: Vec<Option<Arc<Vec<AxisMap>>>>,
+}
+
+/// Builds the execution's tables.
+pub(super) fn attach(
+    group: &Group,
+    plan: &Plan,
+    local: &LocalTensors,
+    prepared: &Prepared,
+    theirs: &BTreeMap<Rank, Invitation>,
+    deadline: Deadline,
+) -> Result<Bound, ExecuteError> {
+    let segment = prepared.reservation.segment.clone();
+    let mut attach = Attach {
+        plan,
+        local,
+        prepared,
+        peer_numbers: theirs.keys().enumerate().map(|(number, &rank)| (rank, number as u32)).collect(),
+        spans: vec![Span::of_segment(&segment)],
+        segment_spans: HashMap::from([(segment.id(), 0)]),
+        buffer_spans: HashMap::new(),
+        source_exports: HashMap::new(),
+        destination_exports: HashMap::new(),
+        direct_exports: HashMap::new(),
+        maps: BTreeMap::new(),
+        table: CopyTable::new(),
+        copies: Vec::new(),
+        puts: Vec::new(),
+    };
+    let mut peers = Vec::with_capacity(theirs.len());
+    for (&rank, invitation) in theirs {
+        peers.push(attach.peer(group, rank, invitation, deadline)?);
+    }
+    let items = (0..prepared.program.items.len() as u32).map(|item| attach.item(item)).collect::<Result<_, _>>()?;
+    let mut pushes = vec![BoundPush::default(); prepared.program.pushes.len()];
+    for (&peer, numbers) in &prepared.program.sends {
+        for (position, &push) in numbers.iter().enumerate() {
+            pushes[push as usize] = attach.push(group, peer, position, push, &theirs[&peer])?;
+        }
+    }
+    Ok(Bound {
+        items,
+        pushes,
+        hops: hops(prepared, peers.len()),
+        copies: attach.copies,
+        puts: attach.puts,
+        table: attach.table,
+        spans: attach.spans,
+        peers,
+        segment,
+        segment_span: 0,
+        segment_regions: prepared.segment_regions.clone(),
+        slots_offset: prepared.slots_offset,
+        slot_bytes: prepared.slots.bytes,
+        send_slots: prepared.slots.send.clone(),
+        program: prepared.program.clone(),
+    })
+}
+
+/// Grant queues: everything that is put here, and what is read into slots.
+fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
+    let mut hops: Vec<Hop> = prepared.slots.hops.iter().map(|_| Hop::default()).collect();
+    for (number, item) in prepared.program.items.iter().enumerate() {
+        let reads_into_slot = matches!(item.incoming, Incoming::Pull { .. }) && item.storage == Storage::Slot;
+        if reads_into_slot || matches!(item.incoming, Incoming::Push { .. }) {
+            hops[item.hop as usize].items.push(number as u32);
+        }
+    }
+    for (hop, slots) in hops.iter_mut().zip(&prepared.slots.hops) {
+        hop.prepare(slots.start, slots.len() as u32, peers);
+    }
+    hops
+}
+
+impl Attach<'_> {
+    fn peer(
+        &mut self,
+        group: &Group,
+        rank: Rank,
+        invitation: &Invitation,
+        deadline: Deadline,
+    ) -> Result<Peer, ExecuteError> {
+        let (world, program) = (group.world(rank), &self.prepared.program);
+        let peering = &group.peering[world.index()];
+        let pulls = program.pulls.get(&rank).cloned().unwrap_or_default();
+        let mut segment = None;
+        let mut segment_span = None;
+        if let (false, Some(id)) = (pulls.is_empty(), invitation.segment) {
+            let opened = group.segments.open(&peering.server, id, deadline)?;
+            segment_span = Some(self.spans.len() as u32);
+            self.spans.push(Span::of_segment(&opened));
+            segment = Some(opened);
+        }
+        for export in invitation.source.iter().chain(&invitation.destination) {
+            if let ExportedMemory::Shared { segment, .. } = export.memory
+                && !self.segment_spans.contains_key(&segment)
+            {
+                let opened = group.segments.open(&peering.server, segment, deadline)?;
+                self.segment_spans.insert(segment, self.spans.len() as u32);
+                self.spans.push(Span::of_segment(&opened));
+            }
+        }
+        let index = |exports: &[Export], map: &mut HashMap<(Rank, u32), Export>| {
+            map.extend(exports.iter().map(|export| ((rank, export.tensor), export.clone())));
+        };
+        index(&invitation.source, &mut self.source_exports);
+        index(&invitation.destination, &mut self.destination_exports);
+        index(&invitation.direct_tensors, &mut self.direct_exports);
+        let tensors = self.plan.manifest().tensors();
+        let maps = PeerMaps {
+            source: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
+            destination: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),
+        };
+        self.maps.insert(rank, maps);
+        let mine = &self.prepared.invitations[&rank];
+        let linked = program.arrivals.contains_key(&rank) || program.sends.contains_key(&rank);
+        Ok(Peer {
+            rank,
+            world,
+            host: group.topology.host(rank).to_string(),
+            link: linked.then(|| group.link_to(rank)),
+            segment,
+            segment_span,
+            slots_offset: invitation.slots_offset,
+            slot_bytes: invitation.slot_bytes,
+            region: invitation.region,
+            process: ProcessMemory { pid: peering.pid },
+            pulls,
+            pull_words: invitation.available_words.clone(),
+            pull_releases: invitation.release_words.clone(),
+            done_word: invitation.done_word,
+            pull_cursor: 0,
+            arrivals: program.arrivals.get(&rank).cloned().unwrap_or_default(),
+            arrival_cursor: 0,
+            signal_base: mine.signal_base,
+            grant_base: invitation.grant_base,
+            pushes: program.sends.get(&rank).cloned().unwrap_or_default(),
+            push_cursor: 0,
+            reader_word: mine.done_word,
+        })
+    }
+
+    fn buffer_span(&mut self, buffer: &Buffer) -> u32 {
+        let next = self.spans.len() as u32;
+        let number = *self.buffer_spans.entry(buffer.as_ptr() as u64).or_insert(next);
+        if number == next {
+            self.spans.push(Span::of_buffer(buffer));
+        }
+        number
+    }
+
+    /// Place of one of this rank's tensors.
+    fn own_place(&mut self, side: Side, tensor: u32) -> Option<Place> {
+        let buffer = self.local.side(side)[tensor as usize].as_ref()?.buffer.clone();
+        Some(Place::Span(self.buffer_span(&buffer)))
+    }
+
+    fn missing(&self, peer: Rank, tensor: u32) -> ExecuteError {
+        let name = self.plan.manifest().tensors()[tensor as usize].name.clone();
+        ExecuteError::Protocol { peer, what: format!("no place for tensor {name:?}") }
+    }
+
+    /// Adds a copy; it joins the one before when both ends are in the same places.
+    fn add_copy(&mut self, first: usize, source: Place, destination: Place, boxes: std::ops::Range<u32>) {
+        if self.copies.len() > first
+            && let Some(last) = self.copies.last_mut()
+            && (last.source, last.destination, last.boxes.end) == (source, destination, boxes.start)
+        {
+            last.boxes.end = boxes.end;
+            return;
+        }
+        self.copies.push(CopyOp { source, destination, boxes });
+    }
+
+    fn item(&mut self, number: u32) -> Result<BoundItem, ExecuteError> {
+        let prepared = self.prepared;
+        let item = &prepared.program.items[number as usize];
+        let first = self.copies.len();
+        let direct = prepared.direct[number as usize];
+        let arrives = !matches!(item.incoming, Incoming::Held) && !direct;
+        if arrives && (item.wants || !matches!(item.incoming, Incoming::Push { .. })) {
+            self.item_copies(number, first)?;
+        }
+        Ok(BoundItem {
+            copies: first as u32..self.copies.len() as u32,
+            direct,
+            available_word: prepared.available_words[number as usize],
+            release_word: prepared.release_words[number as usize],
+        })
+    }
+
+    fn item_copies(&mut self, number: u32, first: usize) -> Result<(), ExecuteError> {
+        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
+        let item = &prepared.program.items[number as usize];
+        let mut packed = 0;
+        for piece in prepared.program.item_pieces(number) {
+            let tensor = piece.cell.tensor;
+            let own = |side| own_end(plan, local, side, piece).map(|(end, _)| end);
+            let in_slot = || Some(End::Packed { offset: packed });
+            let (destination, destination_place) = if item.storage == Storage::Slot {
+                (in_slot(), Some(Place::Slot))
+            } else {
+                (own(Side::Destination), self.own_place(Side::Destination, tensor))
+            };
+            let (source, source_place, peer) = match item.incoming {
+                Incoming::Held => return Ok(()),
+                Incoming::OwnCopy => (own(Side::Source), self.own_place(Side::Source, tensor), None),
+                Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
+                Incoming::Pull { from, stored: Storage::Slot } => {
+                    (in_slot(), Some(Place::PeerSlot(self.peer_numbers[&from])), Some(from))
+                }
+                Incoming::Pull { from, stored } => {
+                    let (end, place) = self.peer_tensor(from, stored, piece);
+                    (end, place, Some(from))
+                }
+            };
+            let ends = (source, source_place, destination, destination_place);
+            let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
+                return Err(self.missing(peer.unwrap_or_default(), tensor));
+            };
+            let boxes = self.table.len() as u32;
+            append(&mut self.table, plan, piece, &source, &destination)?;
+            self.add_copy(first, source_place, destination_place, boxes..self.table.len() as u32);
+            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
+        }
+        Ok(())
+    }
+
+    /// Where a peer's tensor lies, as this rank reads it.
+    fn peer_tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
+        let tensor = piece.cell.tensor;
+        let (exports, maps) = match stored {
+            Storage::Source => (&self.source_exports, &self.maps[&from].source),
+            _ => (&self.destination_exports, &self.maps[&from].destination),
+        };
+        let Some(export) = exports.get(&(from, tensor)) else { return (None, None) };
+        let (place, base) = match export.memory {
+            ExportedMemory::Shared { segment, offset } => {
+                (self.segment_spans.get(&segment).map(|&span| Place::Span(span)), offset)
+            }
+            ExportedMemory::Private { address } => (Some(Place::Process { peer: self.peer_numbers[&from], address }), 0),
+            ExportedMemory::Region { .. } => (None, 0),
+        };
+        (peer_end(self.plan, &maps[tensor as usize], export, base, piece), place)
+    }
+
+    fn push(
+        &mut self,
+        group: &Group,
+        peer: Rank,
+        position: usize,
+        push: u32,
+        invitation: &Invitation,
+    ) -> Result<BoundPush, ExecuteError> {
+        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
+        let program = &prepared.program;
+        let item = program.pushes[push as usize].item;
+        let bytes = program.items[item as usize].bytes;
+        let slot_run = vec![Run { packed: 0, tensor: IN_SLOT, offset: 0, bytes }];
+        let side = sending_side(program, item);
+        let first_copy = self.copies.len();
+        let held_in_slot = in_slot(program, &prepared.direct, item);
+        let local_runs = if held_in_slot {
+            slot_run.clone()
+        } else if prepared.packed[push as usize] {
+            self.pack(item, side, first_copy)?;
+            slot_run.clone()
+        } else {
+            runs(program, plan, item, |piece| own_end(plan, local, side, piece).map(|(end, _)| end))?
+        };
+        let remote_runs = if invitation.direct.get(position).copied().unwrap_or(false) {
+            let maps = &self.maps[&peer].destination;
+            let exports = &self.direct_exports;
+            runs(program, plan, item, |piece| {
+                let export = exports.get(&(peer, piece.cell.tensor))?;
+                peer_end(plan, &maps[piece.cell.tensor as usize], export, 0, piece)
+            })?
+        } else {
+            slot_run
+        };
+        let first_put = self.puts.len() as u32;
+        let link = group.link_to(peer);
+        let mut fault = None;
+        let mut puts = Vec::new();
+        pair(&local_runs, &remote_runs, |from, local_offset, to, remote_offset, bytes| {
+            let local = match from.tensor {
+                IN_SLOT if held_in_slot => Some(LocalRef::Slot),
+                IN_SLOT => Some(LocalRef::SendSlot),
+                tensor => self.region_of(side, tensor, link),
+            };
+            let remote = match to.tensor {
+                IN_SLOT => Some(RemoteRef::Slot),
+                tensor => match self.direct_exports.get(&(peer, tensor)).map(|export| export.memory) {
+                    Some(ExportedMemory::Region { region }) => Some(RemoteRef::Region(region)),
+                    _ => None,
+                },
+            };
+            match (local, remote) {
+                (Some(local), Some(remote)) => puts.push(PutOp { local, local_offset, remote, remote_offset, bytes }),
+                _ => fault = Some(to.tensor.min(from.tensor)),
+            }
+        });
+        if let Some(tensor) = fault {
+            return Err(self.missing(peer, tensor));
+        }
+        self.puts.append(&mut puts);
+        Ok(BoundPush {
+            item,
+            pack: first_copy as u32..self.copies.len() as u32,
+            puts: first_put..self.puts.len() as u32,
+            grant_word: prepared.invitations[&peer].grant_base + position as u32,
+            signal_index: invitation.signal_base + position as u32,
+        })
+    }
+
+    fn region_of(&self, side: Side, tensor: u32, link: usize) -> Option<LocalRef> {
+        let place = self.local.side(side)[tensor as usize].as_ref()?;
+        let region = self.prepared.buffer_regions.get(&(place.buffer.as_ptr() as u64, link))?;
+        Some(LocalRef::Region(*region))
+    }
+
+    /// Copies that pack an item into a send slot.
+    fn pack(&mut self, item: u32, side: Side, first: usize) -> Result<(), ExecuteError> {
+        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
+        let mut packed = 0;
+        for piece in prepared.program.item_pieces(item) {
+            let tensor = piece.cell.tensor;
+            let place = self.own_place(side, tensor);
+            let (Some((source, _)), Some(place)) = (own_end(plan, local, side, piece), place) else {
+                return Err(self.missing(Rank::default(), tensor));
+            };
+            let boxes = self.table.len() as u32;
+            append(&mut self.table, plan, piece, &source, &End::Packed { offset: packed })?;
+            self.add_copy(first, place, Place::SendSlot, boxes..self.table.len() as u32);
+            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
+        }
+        Ok(())
+    }
+}
+

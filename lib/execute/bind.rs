@@ -1,0 +1,209 @@
+//! Addresses for items. In: program, local tensors, what peers exported. Out: copies and puts as tables. Guarantee:
+//! every copy lies inside its memory (checked when the table is built and again when it runs).
+
+use super::boxes::sub_boxes;
+use super::exchange::Export;
+use super::program::Program;
+use super::tensors::{LocalTensors, locate};
+use super::{ExecuteError, Side};
+use crate::layout::AxisMap;
+use crate::memory::copy::{CopyTable, Placed};
+use crate::plan::Plan;
+use crate::route::Piece;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Shortest run, on average, that is put straight from or into a tensor; shorter ones are packed.
+const DIRECT_RUN: u64 = 16 << 10;
+
+/// Memory that one end of a copy lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A span of [`Bound::spans`](super::execution::Execution): own or mapped from a peer.
+    Span(u32),
+    /// Private memory of a peer's process, whose boxes count from this address.
+    Process { peer: u32, address: u64 },
+    /// The slot in which a peer stores the item that is read.
+    PeerSlot(u32),
+    /// The item's own slot.
+    Slot,
+    /// A slot for sending.
+    SendSlot,
+}
+
+/// Boxes between two places.
+#[derive(Debug, Clone)]
+pub(super) struct CopyOp {
+    pub(super) source: Place,
+    pub(super) destination: Place,
+    pub(super) boxes: Range<u32>,
+}
+
+/// One end of a stretch of a cell.
+#[derive(Debug, Clone)]
+pub(super) enum End<'a> {
+    /// In a tensor: byte position of the cell's first element, byte strides.
+    Tensor { offset: u64, strides: &'a [u64] },
+    /// Packed from this byte on.
+    Packed { offset: u64 },
+}
+
+/// Appends the boxes of a piece.
+pub(super) fn append(
+    table: &mut CopyTable,
+    plan: &Plan,
+    piece: &Piece,
+    source: &End<'_>,
+    destination: &End<'_>,
+) -> Result<(), ExecuteError> {
+    let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
+    let element = plan.element_bytes(piece.cell.tensor);
+    for sub in sub_boxes(&extents, piece.start, piece.end) {
+        let packed = row_major(&sub.extents, element);
+        let place = |end: &End<'_>| match end {
+            End::Tensor { offset, strides } => {
+                offset + sub.lo.iter().zip(*strides).map(|(&index, &stride)| index * stride).sum::<u64>()
+            }
+            End::Packed { offset } => offset + (sub.first - piece.start) * element,
+        };
+        let strides = |end: &End<'_>| match end {
+            End::Tensor { strides, .. } => strides.to_vec(),
+            End::Packed { .. } => packed.clone(),
+        };
+        let (from, to) = (strides(source), strides(destination));
+        table.push(
+            &sub.extents,
+            element,
+            Placed { offset: place(source), strides: &from },
+            Placed { offset: place(destination), strides: &to },
+        )?;
+    }
+    Ok(())
+}
+
+fn row_major(extents: &[u64], element: u64) -> Vec<u64> {
+    let mut strides = vec![element; extents.len()];
+    for dim in (1..extents.len()).rev() {
+        strides[dim - 1] = strides[dim] * extents[dim];
+    }
+    strides
+}
+
+/// Byte position of a piece's cell in one of this rank's tensors.
+pub(super) fn own_end<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piece: &Piece) -> Option<(End<'a>, u32)> {
+    let tensor = local.side(side)[piece.cell.tensor as usize].as_ref()?;
+    let index = local.locate(side, piece.cell.tensor, &plan.cell(piece.cell).intervals)?;
+    let offset = tensor.offset + index.iter().zip(&tensor.strides).map(|(&i, &stride)| i * stride).sum::<u64>();
+    Some((End::Tensor { offset, strides: &tensor.strides }, piece.cell.tensor))
+}
+
+/// Byte position of a piece's cell in a peer's tensor.
+pub(super) fn peer_end<'a>(
+    plan: &Plan,
+    maps: &Option<Arc<Vec<AxisMap>>>,
+    export: &'a Export,
+    base: u64,
+    piece: &Piece,
+) -> Option<End<'a>> {
+    let index = locate(maps.as_ref()?, &plan.cell(piece.cell).intervals)?;
+    let inside = index.iter().zip(&export.strides).map(|(&i, &stride)| i.checked_mul(stride));
+    let inside = inside.sum::<Option<u64>>()?;
+    Some(End::Tensor { offset: base.checked_add(export.offset)?.checked_add(inside)?, strides: &export.strides })
+}
+
+/// A contiguous stretch of a packed chunk that lies contiguously in a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) packed: u64,
+    pub(super) tensor: u32,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// The runs of an item in the tensors that `end` finds, in packed order; neighbours are joined.
+pub(super) fn runs<'a>(
+    program: &Program,
+    plan: &Plan,
+    item: u32,
+    end: impl Fn(&Piece) -> Option<End<'a>>,
+) -> Result<Vec<Run>, ExecuteError> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut packed = 0;
+    for piece in program.item_pieces(item) {
+        let Some(tensor_end) = end(piece) else { continue };
+        let mut table = CopyTable::new();
+        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed })?;
+        table.runs(0..table.len(), |offset, packed, bytes| match runs.last_mut() {
+            Some(last)
+                if last.tensor == piece.cell.tensor
+                    && last.offset + last.bytes == offset
+                    && last.packed + last.bytes == packed =>
+            {
+                last.bytes += bytes;
+            }
+            _ => runs.push(Run { packed, tensor: piece.cell.tensor, offset, bytes }),
+        });
+        packed += (piece.end - piece.start) * plan.element_bytes(piece.cell.tensor);
+    }
+    Ok(runs)
+}
+
+/// Whether a chunk of so many runs is worth putting without packing.
+pub(super) fn is_direct(runs: u64, bytes: u64) -> bool {
+    runs <= 1 || bytes / runs >= DIRECT_RUN
+}
+
+/// Number of runs of an item in this rank's tensors of one side.
+pub(super) fn count_runs(
+    program: &Program,
+    plan: &Plan,
+    local: &LocalTensors,
+    side: Side,
+    item: u32,
+) -> Result<u64, ExecuteError> {
+    let mut count = 0;
+    for piece in program.item_pieces(item) {
+        if let Some((end, _)) = own_end(plan, local, side, piece) {
+            let mut table = CopyTable::new();
+            append(&mut table, plan, piece, &end, &End::Packed { offset: 0 })?;
+            count += table.run_count(0..table.len());
+        }
+    }
+    Ok(count)
+}
+
+/// Cuts two descriptions of the same packed bytes at each other's borders: (first, second, packed, bytes), with
+/// positions inside the given runs.
+pub(super) fn pair(first: &[Run], second: &[Run], mut each: impl FnMut(&Run, u64, &Run, u64, u64)) {
+    let (mut i, mut j, mut at) = (0, 0, 0);
+    while let (Some(a), Some(b)) = (first.get(i), second.get(j)) {
+        let end = (a.packed + a.bytes).min(b.packed + b.bytes);
+        if end > at {
+            each(a, a.offset + (at - a.packed), b, b.offset + (at - b.packed), end - at);
+            at = end;
+        }
+        i += usize::from(a.packed + a.bytes <= at);
+        j += usize::from(b.packed + b.bytes <= at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_cut_at_both_borders() {
+        let run = |packed, tensor, offset, bytes| Run { packed, tensor, offset, bytes };
+        let first = [run(0, 1, 100, 10), run(10, 2, 0, 6)];
+        let second = [run(0, 7, 0, 4), run(4, 7, 50, 12)];
+        let mut seen = Vec::new();
+        pair(&first, &second, |a, from, b, to, bytes| seen.push((a.tensor, from, b.tensor, to, bytes)));
+        assert_eq!(seen, [(1, 100, 7, 0, 4), (1, 104, 7, 50, 6), (2, 0, 7, 56, 6)]);
+    }
+
+    #[test]
+    fn long_runs_go_direct() {
+        assert!(is_direct(1, 8) && is_direct(4, 64 << 10));
+        assert!(!is_direct(5, 64 << 10));
+    }
+}

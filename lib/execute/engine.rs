@@ -1,0 +1,356 @@
+//! What runs transfers. In: links, transfers, waiting threads. Out: progress. Guarantee: progress is made by
+//! whoever waits; the progress thread runs only while a transfer is active and nobody waits; the first failure
+//! ends every transfer with the same cause on every rank.
+
+use super::ExecuteError;
+use super::execution::Execution;
+use crate::base::{Backoff, Deadline, Rank};
+use crate::bootstrap::{Cause, Control};
+use crate::transport::{Event, MessageLink, Signal};
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a rank that lost a peer waits for the hub's word on who died first.
+const VERDICT: Duration = Duration::from_secs(2);
+
+/// The message links of this process.
+pub(super) struct Links(Vec<Box<dyn MessageLink>>);
+
+impl Links {
+    pub(super) fn get(&mut self, number: usize) -> &mut dyn MessageLink {
+        &mut *self.0[number]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Signal indices of one peer that a transfer reserved.
+#[derive(Debug, Clone, Copy)]
+struct Reserved {
+    first: u32,
+    count: u32,
+    execution: u32,
+}
+
+pub(super) struct Inner {
+    pub(super) links: Links,
+    executions: Vec<Option<Execution>>,
+    reserved: HashMap<Rank, Vec<Reserved>>,
+    events: Vec<Event>,
+    failure: Option<Arc<Cause>>,
+}
+
+struct Shared {
+    inner: Mutex<Inner>,
+    control: Arc<Control>,
+    host: String,
+    waiters: AtomicUsize,
+    active: AtomicUsize,
+    stop: AtomicBool,
+    idle: Mutex<()>,
+    wake: Condvar,
+}
+
+/// Runs the transfers of one process.
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Engine({} active)", self.shared.active.load(Ordering::Relaxed))
+    }
+}
+
+impl Engine {
+    /// An engine over `links`, with its progress thread asleep.
+    pub fn new(links: Vec<Box<dyn MessageLink>>, control: Arc<Control>, host: String) -> Result<Self, ExecuteError> {
+        let inner = Inner {
+            links: Links(links),
+            executions: Vec::new(),
+            reserved: HashMap::new(),
+            events: Vec::with_capacity(1024),
+            failure: None,
+        };
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(inner),
+            control,
+            host,
+            waiters: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            idle: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        let for_thread = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("crossmesh-progress".into())
+            .spawn(move || for_thread.run())
+            .map_err(|source| ExecuteError::Thread { source })?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Links and tables, for init and free.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.shared.lock()
+    }
+
+    /// Starts a transfer.
+    pub(super) fn start(&self, execution: u32) -> Result<(), ExecuteError> {
+        let mut inner = self.shared.lock();
+        if let Some(cause) = &inner.failure {
+            return Err(ExecuteError::Aborted(cause.clone()));
+        }
+        let Some(execution) = inner.execution(execution) else { return Err(ExecuteError::NotStarted) };
+        if execution.is_active() {
+            return Err(ExecuteError::Active);
+        }
+        execution.start()?;
+        drop(inner);
+        self.shared.active.fetch_add(1, Ordering::Release);
+        if self.shared.waiters.load(Ordering::Acquire) == 0 {
+            self.shared.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Makes progress once; whether the transfer is finished.
+    pub(super) fn test(&self, execution: u32) -> Result<bool, ExecuteError> {
+        self.shared.check_abort()?;
+        let mut inner = self.shared.lock();
+        self.shared.progress(&mut inner)?;
+        Ok(!inner.execution(execution).is_some_and(|execution| execution.is_active()))
+    }
+
+    /// Makes progress until the transfer is finished.
+    pub(super) fn wait(&self, execution: u32, deadline: Deadline) -> Result<(), ExecuteError> {
+        self.shared.waiters.fetch_add(1, Ordering::AcqRel);
+        let result = self.wait_inside(execution, deadline);
+        if self.shared.waiters.fetch_sub(1, Ordering::AcqRel) == 1 && self.shared.active.load(Ordering::Acquire) > 0 {
+            self.shared.wake.notify_one();
+        }
+        result
+    }
+
+    fn wait_inside(&self, execution: u32, deadline: Deadline) -> Result<(), ExecuteError> {
+        let mut backoff = Backoff::new();
+        loop {
+            self.shared.check_abort()?;
+            let mut inner = self.shared.lock();
+            let moved = self.shared.progress(&mut inner)?;
+            let Some(running) = inner.execution(execution).filter(|execution| execution.is_active()) else {
+                return Ok(());
+            };
+            if moved {
+                backoff.reset();
+                continue;
+            }
+            if deadline.expired() {
+                return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting: running.waiting_for() });
+            }
+            drop(inner);
+            backoff.snooze();
+        }
+    }
+
+    /// Ends all connections after everything queued was sent.
+    pub fn close(&self, deadline: Deadline) -> Result<(), ExecuteError> {
+        self.stop();
+        let mut inner = self.shared.lock();
+        for link in &mut inner.links.0 {
+            link.close(deadline)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            log::error!("the progress thread panicked");
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_abort(&self) -> Result<(), ExecuteError> {
+        if !self.control.is_aborted() {
+            return Ok(());
+        }
+        match self.control.abort_cause() {
+            Some(cause) => {
+                self.lock().fail(cause.clone());
+                Err(ExecuteError::Aborted(cause))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// One round over links and transfers. An error becomes the job's abort, unless one came first.
+    fn progress(&self, inner: &mut Inner) -> Result<bool, ExecuteError> {
+        if let Some(cause) = &inner.failure {
+            return Err(ExecuteError::Aborted(cause.clone()));
+        }
+        let (moved, finished) = match inner.progress() {
+            Ok(done) => done,
+            Err(error) => {
+                let cause = self.control.settle(self.cause(&error), VERDICT);
+                inner.fail(cause.clone());
+                return Err(ExecuteError::Aborted(cause));
+            }
+        };
+        if finished > 0 {
+            self.active.fetch_sub(finished, Ordering::AcqRel);
+        }
+        Ok(moved)
+    }
+
+    fn cause(&self, error: &ExecuteError) -> Cause {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(inner) = source {
+            message = format!("{message}: {inner}");
+            source = inner.source();
+        }
+        Cause { rank: self.control.rank(), host: self.host.clone(), phase: "transfer".into(), message }
+    }
+
+    /// The progress thread: asleep unless a transfer is active and nobody waits.
+    fn run(&self) {
+        let mut backoff = Backoff::new();
+        while !self.stop.load(Ordering::Acquire) {
+            let wanted = self.active.load(Ordering::Acquire) > 0 && self.waiters.load(Ordering::Acquire) == 0;
+            if !wanted {
+                let guard = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                // A notice that came before this wait is made good by the time limit.
+                drop(self.wake.wait_timeout(guard, Duration::from_millis(50)));
+                backoff.reset();
+                continue;
+            }
+            let moved = self.check_abort().and_then(|()| self.progress(&mut self.lock()));
+            match moved {
+                Ok(true) => backoff.reset(),
+                Ok(false) => backoff.snooze(),
+                // Whoever waits next gets the cause.
+                Err(_) => self.active.store(0, Ordering::Release),
+            }
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn execution(&mut self, number: u32) -> Option<&mut Execution> {
+        self.executions.get_mut(number as usize).and_then(Option::as_mut)
+    }
+
+    /// A free transfer number.
+    pub(super) fn reserve_execution(&mut self) -> u32 {
+        let free = self.executions.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.executions.len());
+        if number == self.executions.len() {
+            self.executions.push(None);
+        }
+        number as u32
+    }
+
+    pub(super) fn insert(&mut self, number: u32, execution: Execution) {
+        self.executions[number as usize] = Some(execution);
+    }
+
+    /// Takes a transfer out and gives its signal indices back.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Execution> {
+        for reserved in self.reserved.values_mut() {
+            reserved.retain(|reserved| reserved.execution != number);
+        }
+        self.executions.get_mut(number as usize).and_then(Option::take)
+    }
+
+    /// Signal indices for `count` arrivals from `peer`: the first gap that is large enough.
+    pub(super) fn reserve_signals(&mut self, peer: Rank, count: u32, execution: u32) -> Result<u32, ExecuteError> {
+        let reserved = self.reserved.entry(peer).or_default();
+        let mut first = 0u64;
+        let mut position = 0;
+        for (index, taken) in reserved.iter().enumerate() {
+            if first + u64::from(count) <= u64::from(taken.first) {
+                break;
+            }
+            first = u64::from(taken.first) + u64::from(taken.count);
+            position = index + 1;
+        }
+        if first + u64::from(count) > u64::from(Signal::INDICES) {
+            return Err(ExecuteError::TooManyChunks {
+                arrivals: first + u64::from(count),
+                most: u64::from(Signal::INDICES),
+            });
+        }
+        reserved.insert(position, Reserved { first: first as u32, count, execution });
+        Ok(first as u32)
+    }
+
+    fn fail(&mut self, cause: Arc<Cause>) {
+        self.failure.get_or_insert(cause);
+    }
+
+    /// Polls links, hands events out, lets every active transfer take its steps: (moved, finished transfers).
+    fn progress(&mut self) -> Result<(bool, usize), ExecuteError> {
+        let mut events = std::mem::take(&mut self.events);
+        let polled = self.links.0.iter_mut().try_for_each(|link| link.poll(&mut events));
+        let mut moved = !events.is_empty();
+        let handled = events.drain(..).try_for_each(|event| self.handle(event));
+        self.events = events;
+        handled?;
+        polled?;
+        let mut finished = 0;
+        for execution in self.executions.iter_mut().flatten() {
+            if execution.is_active() {
+                moved |= execution.progress(&mut self.links)?;
+                finished += usize::from(!execution.is_active());
+            }
+        }
+        Ok((moved, finished))
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), ExecuteError> {
+        match event {
+            Event::Completed(ticket) => match self.execution((ticket.0 >> 32) as u32) {
+                Some(execution) => execution.completed(ticket.0 as u32),
+                None => Ok(()),
+            },
+            Event::Signalled { peer, signal } => {
+                let reserved = self.reserved.get(&peer).and_then(|reserved| {
+                    let after = reserved.partition_point(|reserved| reserved.first <= signal.index);
+                    reserved[..after].last().copied()
+                });
+                let owner = reserved.filter(|reserved| signal.index - reserved.first < reserved.count);
+                match owner.and_then(|reserved| self.execution(reserved.execution)) {
+                    Some(execution) => execution.signalled(peer, signal),
+                    None => {
+                        Err(ExecuteError::Protocol { peer, what: format!("signal {} of no transfer", signal.index) })
+                    }
+                }
+            }
+            Event::Lost { peer, cause } => Err(ExecuteError::Lost { peer, source: cause }),
+        }
+    }
+}

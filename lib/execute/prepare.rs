@@ -1,0 +1,385 @@
+//! This rank's own part of init. In: agreed manifest, buffers, staging. Out: program, board, segment, regions and
+//! one invitation per peer. Guarantee: everything that can fail on this rank alone fails here, before peers are
+//! waited for; what it reserved is given back when it is dropped.
+
+use super::agree::Agreement;
+use super::bind::{count_runs, is_direct};
+use super::board::{BoardLayout, NO_WORD};
+use super::exchange::{Export, ExportedMemory, Invitation};
+use super::group::{Group, Mapped};
+use super::program::{Incoming, Program, Reach, Storage, compile};
+use super::tensors::{LocalTensor, LocalTensors};
+use super::{ExecuteError, Side};
+use crate::base::Rank;
+use crate::memory::{MemoryKind, SharedMemory, Span};
+use crate::plan::Plan;
+use crate::route::Routed;
+use crate::transport::{Capabilities, RegionId, Rights};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Slots per hop and for sending when staging allows.
+const HOP_SLOTS: u64 = 8;
+const SEND_SLOTS: u64 = 4;
+/// Smallest chunk worth having.
+const SMALLEST_CHUNK: u64 = 256;
+/// A chunk may exceed its size by less than one element.
+const LARGEST_ELEMENT: u64 = 16;
+const SLOT_ALIGNMENT: u64 = 64;
+const BOARD_ALIGNMENT: u64 = 4096;
+
+/// Memory that a transfer reserved; gives it back when dropped.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    pub(super) group: Group,
+    pub(super) number: u32,
+    pub(super) segment: Arc<SharedMemory>,
+    pub(super) staging: u64,
+    /// Registered regions by link.
+    pub(super) regions: Vec<(usize, RegionId)>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut engine = self.group.engine.lock();
+        engine.remove(self.number);
+        for &(link, region) in &self.regions {
+            if let Err(error) = engine.links.get(link).deregister(region) {
+                log::warn!("deregistering a region failed: {error}");
+            }
+        }
+        drop(engine);
+        self.group.server.withdraw(self.segment.id());
+        self.group.staging.release(self.staging);
+    }
+}
+
+/// Slots of a transfer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Slots {
+    pub(super) bytes: u64,
+    /// Per hop: first slot and count.
+    pub(super) hops: Vec<Range<u32>>,
+    pub(super) send: Range<u32>,
+}
+
+/// What this rank prepared.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) program: Program,
+    pub(super) slots: Slots,
+    pub(super) slots_offset: u64,
+    pub(super) board: BoardLayout,
+    pub(super) direct: Vec<bool>,
+    /// Pushes that are packed.
+    pub(super) packed: Vec<bool>,
+    pub(super) available_words: Vec<u32>,
+    pub(super) release_words: Vec<u32>,
+    pub(super) invitations: BTreeMap<Rank, Invitation>,
+    /// Region of a buffer, by its address and link.
+    pub(super) buffer_regions: HashMap<(u64, usize), RegionId>,
+    pub(super) segment_regions: Vec<Option<RegionId>>,
+    pub(super) chunk_bytes: u64,
+    pub(super) reservation: Reservation,
+}
+
+/// Chunk size that every rank's staging allows: (chunk bytes, staging that this transfer may take).
+pub(super) fn staging_share(agreement: &Agreement, hops: u32) -> Result<(u64, u64), ExecuteError> {
+    let (left, rank) = agreement.staging_left;
+    let slots = 2 * u64::from(hops.max(1)) + 2;
+    let needed = slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT);
+    if left < needed {
+        return Err(ExecuteError::Staging { rank, available: left, needed });
+    }
+    // A quarter of what is left keeps room for more transfers; none takes less than it needs.
+    let share = (left / 4).max(needed);
+    let chunk = (share / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, agreement.chunk.max(SMALLEST_CHUNK));
+    Ok((chunk, share))
+}
+
+/// How ranks reach each other under an agreement.
+pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> Reach {
+    let readable = agreement
+        .all_shared
+        .iter()
+        .zip(group.members.iter())
+        .map(|(&shared, world)| shared || (group.mapped == Mapped::Auto && group.peering[world.index()].process_readable))
+        .collect();
+    Reach { readable, mapped: group.mapped != Mapped::Staged, chunk_bytes }
+}
+
+/// Prepares this rank's part.
+pub(super) fn prepare(
+    group: &Group,
+    plan: &Plan,
+    routed: &Routed,
+    local: &LocalTensors,
+    agreement: &Agreement,
+    number: u32,
+) -> Result<Prepared, ExecuteError> {
+    let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max();
+    let (chunk, share) = staging_share(agreement, hops.unwrap_or(0) as u32)?;
+    let reach = reach(group, agreement, chunk);
+    let program = compile(plan, &routed.flows, &group.topology, &reach, group.rank);
+    let direct = direct_items(group, &program, plan, local)?;
+    let packed = packed_pushes(&program, plan, local, &direct)?;
+    let slots = slots(&program, &direct, &packed, chunk, share);
+    let mut board = BoardLayout::new();
+    let (available_words, release_words) = item_words(&program, &mut board);
+    let mut invitations = invite(&program, &mut board, &direct, &available_words, &release_words);
+    let slots_offset = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
+    let staging = slots.bytes * u64::from(slots.send.end);
+    let segment = Arc::new(SharedMemory::create("crossmesh-transfer", slots_offset + staging)?);
+    group.server.publish(&segment);
+    if !group.staging.reserve(staging) {
+        group.server.withdraw(segment.id());
+        let available = group.staging.left();
+        return Err(ExecuteError::Staging { rank: group.rank, available, needed: staging });
+    }
+    let mut prepared = Prepared {
+        segment_regions: vec![None; group.engine.lock().links.len()],
+        reservation: Reservation { group: group.clone(), number, segment, staging, regions: Vec::new() },
+        buffer_regions: HashMap::new(),
+        invitations: BTreeMap::new(),
+        program,
+        slots,
+        slots_offset,
+        board,
+        direct,
+        packed,
+        available_words,
+        release_words,
+        chunk_bytes: chunk,
+    };
+    prepared.register(local)?;
+    prepared.fill(local, &mut invitations)?;
+    prepared.invitations = invitations;
+    Ok(prepared)
+}
+
+/// Items that are put straight into this rank's tensors.
+fn direct_items(
+    group: &Group,
+    program: &Program,
+    plan: &Plan,
+    local: &LocalTensors,
+) -> Result<Vec<bool>, ExecuteError> {
+    let mut direct = vec![false; program.items.len()];
+    for (number, item) in program.items.iter().enumerate() {
+        if let Incoming::Push { from } = item.incoming
+            && item.wants
+        {
+            let link = group.link_to(from);
+            let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
+            let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
+            direct[number] = any && is_direct(runs, item.bytes);
+        }
+    }
+    Ok(direct)
+}
+
+/// Whether an item's bytes lie packed in a slot of this rank.
+pub(super) fn in_slot(program: &Program, direct: &[bool], item: u32) -> bool {
+    let found = &program.items[item as usize];
+    let arrived_packed = matches!(found.incoming, Incoming::Push { .. }) && !direct[item as usize];
+    arrived_packed || found.storage == Storage::Slot
+}
+
+/// Side of this rank's tensors that an item is sent from.
+pub(super) fn sending_side(program: &Program, item: u32) -> Side {
+    match program.items[item as usize].storage {
+        Storage::Source => Side::Source,
+        _ => Side::Destination,
+    }
+}
+
+fn packed_pushes(
+    program: &Program,
+    plan: &Plan,
+    local: &LocalTensors,
+    direct: &[bool],
+) -> Result<Vec<bool>, ExecuteError> {
+    program
+        .pushes
+        .iter()
+        .map(|push| {
+            if in_slot(program, direct, push.item) {
+                return Ok(false);
+            }
+            let runs = count_runs(program, plan, local, sending_side(program, push.item), push.item)?;
+            Ok(!is_direct(runs, program.items[push.item as usize].bytes))
+        })
+        .collect()
+}
+
+/// Shares the staging among hops and sending.
+fn slots(program: &Program, direct: &[bool], packed: &[bool], chunk: u64, share: u64) -> Slots {
+    let bytes = (chunk + LARGEST_ELEMENT).next_multiple_of(SLOT_ALIGNMENT);
+    let mut wanted = vec![0u64; program.hops as usize + 1];
+    for (number, item) in program.items.iter().enumerate() {
+        wanted[item.hop as usize] += u64::from(in_slot(program, direct, number as u32));
+    }
+    let packs = packed.iter().filter(|&&packed| packed).count() as u64;
+    let all = share / bytes;
+    let send = packs.min(SEND_SLOTS).min((all / 4).max(1));
+    let users = wanted.iter().filter(|&&items| items > 0).count() as u64;
+    let each = if users == 0 { 0 } else { ((all - send.min(all)) / users).clamp(1, HOP_SLOTS) };
+    let mut next = 0u32;
+    let mut take = |count: u64| {
+        let first = next;
+        next += count as u32;
+        first..next
+    };
+    let hops = wanted.iter().map(|&items| take(items.min(each))).collect();
+    Slots { bytes, hops, send: take(send) }
+}
+
+/// Words in which items are announced to readers, and in which readers of slots are counted.
+fn item_words(program: &Program, board: &mut BoardLayout) -> (Vec<u32>, Vec<u32>) {
+    let mut available = vec![NO_WORD; program.items.len()];
+    let mut release = vec![NO_WORD; program.items.len()];
+    for (number, item) in program.items.iter().enumerate() {
+        if item.readers > 0 && item.storage != Storage::Source {
+            available[number] = board.reserve(1);
+            if item.storage == Storage::Slot {
+                release[number] = board.reserve(1);
+            }
+        }
+    }
+    (available, release)
+}
+
+/// Invitations without memory: words and flags.
+fn invite(
+    program: &Program,
+    board: &mut BoardLayout,
+    direct: &[bool],
+    available: &[u32],
+    release: &[u32],
+) -> BTreeMap<Rank, Invitation> {
+    let maps = [&program.pulls, &program.reads, &program.arrivals, &program.sends];
+    let peers: BTreeSet<Rank> = maps.iter().flat_map(|map| map.keys().copied()).collect();
+    let none = Vec::new();
+    peers
+        .into_iter()
+        .map(|peer| {
+            let reads = program.reads.get(&peer).unwrap_or(&none);
+            let sends = program.sends.get(&peer).map_or(0, Vec::len);
+            let arrivals = program.arrivals.get(&peer).unwrap_or(&none);
+            let invitation = Invitation {
+                available_words: reads.iter().map(|&item| available[item as usize]).collect(),
+                release_words: reads.iter().map(|&item| release[item as usize]).collect(),
+                done_word: if reads.is_empty() { NO_WORD } else { board.reserve(1) },
+                grant_base: board.reserve(sends),
+                direct: arrivals.iter().map(|&item| direct[item as usize]).collect(),
+                ..Invitation::default()
+            };
+            (peer, invitation)
+        })
+        .collect()
+}
+
+impl Prepared {
+    /// Registers board, slots, and the buffers that puts come from or go straight into.
+    fn register(&mut self, local: &LocalTensors) -> Result<(), ExecuteError> {
+        let group = self.reservation.group.clone();
+        let mut wanted: BTreeMap<(usize, u64), (LocalTensor, Rights)> = BTreeMap::new();
+        let mut links = BTreeSet::new();
+        let mut want = |link: usize, side: Side, tensor: u32, rights: Rights| {
+            if let Some(tensor) = &local.side(side)[tensor as usize] {
+                let key = (link, tensor.buffer.as_ptr() as u64);
+                wanted.entry(key).or_insert_with(|| (tensor.clone(), Rights::empty())).1 |= rights;
+            }
+        };
+        for (&peer, items) in &self.program.arrivals {
+            let link = group.link_to(peer);
+            links.insert(link);
+            let straight: Vec<u32> = items.iter().copied().filter(|&item| self.direct[item as usize]).collect();
+            for tensor in self.program.tensors_of(&straight) {
+                want(link, Side::Destination, tensor, Rights::REMOTE_WRITE);
+            }
+        }
+        for (&peer, pushes) in &self.program.sends {
+            let link = group.link_to(peer);
+            links.insert(link);
+            for &push in pushes {
+                let item = self.program.pushes[push as usize].item;
+                if !self.packed[push as usize] && !in_slot(&self.program, &self.direct, item) {
+                    for tensor in self.program.tensors_of(&[item]) {
+                        want(link, sending_side(&self.program, item), tensor, Rights::LOCAL_READ);
+                    }
+                }
+            }
+        }
+        let mut engine = group.engine.lock();
+        for link in links {
+            let rights = Rights::REMOTE_WRITE | Rights::LOCAL_READ;
+            let region = engine.links.get(link).register(Span::of_segment(&self.reservation.segment), rights)?;
+            self.reservation.regions.push((link, region));
+            self.segment_regions[link] = Some(region);
+        }
+        for ((link, address), (tensor, rights)) in wanted {
+            let region = engine.links.get(link).register(Span::of_buffer(&tensor.buffer), rights)?;
+            self.reservation.regions.push((link, region));
+            self.buffer_regions.insert((address, link), region);
+        }
+        Ok(())
+    }
+
+    /// Adds memory to the invitations.
+    fn fill(
+        &self,
+        local: &LocalTensors,
+        invitations: &mut BTreeMap<Rank, Invitation>,
+    ) -> Result<(), ExecuteError> {
+        let group = &self.reservation.group;
+        let mut engine = group.engine.lock();
+        for (&peer, invitation) in invitations {
+            invitation.segment = Some(self.reservation.segment.id());
+            invitation.slots_offset = self.slots_offset;
+            invitation.slot_bytes = self.slots.bytes;
+            if let Some(items) = self.program.reads.get(&peer) {
+                let of = |storage: Storage| -> Vec<u32> {
+                    let stored = |item: &u32| self.program.items[*item as usize].storage == storage;
+                    self.program.tensors_of(&items.iter().copied().filter(stored).collect::<Vec<_>>())
+                };
+                invitation.source = exports(local, Side::Source, &of(Storage::Source));
+                invitation.destination = exports(local, Side::Destination, &of(Storage::Destination));
+            }
+            let link = group.link_to(peer);
+            if let Some(region) = self.segment_regions[link] {
+                invitation.region = Some(engine.links.get(link).export(region)?);
+            }
+            if let Some(items) = self.program.arrivals.get(&peer) {
+                let count = items.len() as u32;
+                invitation.signal_base =
+                    engine.reserve_signals(group.world(peer), count, self.reservation.number)?;
+                let straight: Vec<u32> = items.iter().copied().filter(|&item| self.direct[item as usize]).collect();
+                for tensor in self.program.tensors_of(&straight) {
+                    let Some(place) = &local.destination[tensor as usize] else { continue };
+                    let Some(&region) = self.buffer_regions.get(&(place.buffer.as_ptr() as u64, link)) else { continue };
+                    let region = engine.links.get(link).export(region)?;
+                    let memory = ExportedMemory::Region { region };
+                    let (offset, strides) = (place.offset, place.strides.clone());
+                    invitation.direct_tensors.push(Export { tensor, memory, offset, strides });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn exports(local: &LocalTensors, side: Side, tensors: &[u32]) -> Vec<Export> {
+    tensors
+        .iter()
+        .filter_map(|&tensor| {
+            let place = local.side(side)[tensor as usize].as_ref()?;
+            let memory = match place.buffer.kind() {
+                MemoryKind::Shared { segment, offset } => ExportedMemory::Shared { segment, offset },
+                MemoryKind::Private { address } => ExportedMemory::Private { address },
+            };
+            Some(Export { tensor, memory, offset: place.offset, strides: place.strides.clone() })
+        })
+        .collect()
+}

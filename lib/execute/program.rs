@@ -1,0 +1,281 @@
+//! This rank's share of the flows. In: flows, how ranks reach each other, chunk size. Out: items (a chunk of a
+//! flow at this rank) with where each comes from and goes to. Guarantee: pure; the k-th item that rank a pushes to
+//! (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order items by
+//! (chunk index, flow index).
+
+use crate::base::Rank;
+use crate::plan::{CellId, Plan};
+use crate::route::{Flow, Piece};
+use crate::topology::Topology;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Chunk of flows that no message link carries: only the granularity of progress.
+const PULL_CHUNK: u64 = 4 << 20;
+
+/// How ranks reach each other's memory.
+#[derive(Debug, Clone)]
+pub(super) struct Reach {
+    /// Per rank: ranks of its domain read its tensors directly.
+    pub(super) readable: Vec<bool>,
+    /// Whether ranks of a domain map each other's segments at all.
+    pub(super) mapped: bool,
+    /// Largest chunk of a message link.
+    pub(super) chunk_bytes: u64,
+}
+
+/// Where a chunk's bytes stay at a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// In its source tensors.
+    Source,
+    /// In its destination tensors.
+    Destination,
+    /// In a staging slot, packed.
+    Slot,
+}
+
+/// How a chunk reaches a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Incoming {
+    /// It is there from the start.
+    Held,
+    /// This rank copies from its source tensors to its destination tensors.
+    OwnCopy,
+    /// This rank reads it from where `from` stores it.
+    Pull { from: Rank, stored: Storage },
+    /// `from` puts it here.
+    Push { from: Rank },
+}
+
+/// A chunk of a flow at this rank.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) pieces: Range<u32>,
+    pub(super) bytes: u64,
+    pub(super) storage: Storage,
+    /// Whether this rank's destination tensors want it.
+    pub(super) wants: bool,
+    pub(super) incoming: Incoming,
+    /// Number of edges from the root.
+    pub(super) hop: u32,
+    /// Pushes to children.
+    pub(super) pushes: Range<u32>,
+    /// Children that pull it.
+    pub(super) readers: u32,
+}
+
+/// An item on its way to a child over a message link.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Push {
+    pub(super) item: u32,
+}
+
+/// This rank's share.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Program {
+    pub(super) items: Vec<Item>,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) pushes: Vec<Push>,
+    /// Items copied from own source to own destination.
+    pub(super) own_copies: Vec<u32>,
+    /// Items this rank reads, by whom from.
+    pub(super) pulls: BTreeMap<Rank, Vec<u32>>,
+    /// Items others read here, by reader.
+    pub(super) reads: BTreeMap<Rank, Vec<u32>>,
+    /// Items put here, by sender.
+    pub(super) arrivals: BTreeMap<Rank, Vec<u32>>,
+    /// Pushes, by receiver.
+    pub(super) sends: BTreeMap<Rank, Vec<u32>>,
+    /// Largest number of edges of any flow of the whole job, over all ranks.
+    pub(super) hops: u32,
+}
+
+impl Reach {
+    /// Whether `child` reads from where `parent` stores a chunk, rather than being sent it.
+    pub(super) fn pulls(&self, topology: &Topology, parent: Rank, stored: Storage, child: Rank) -> bool {
+        topology.domain(parent) == topology.domain(child)
+            && self.mapped
+            && (stored == Storage::Slot || self.readable[parent.index()])
+    }
+
+    fn any_push(&self, topology: &Topology, flow: &Flow) -> bool {
+        flow.nodes.iter().enumerate().any(|(_, node)| {
+            node.parent.is_some_and(|parent| {
+                let stored = storage(flow, parent as usize);
+                !self.pulls(topology, flow.nodes[parent as usize].rank, stored, node.rank)
+            })
+        })
+    }
+}
+
+fn storage(flow: &Flow, node: usize) -> Storage {
+    match (node, flow.nodes[node].wants) {
+        (0, _) => Storage::Source,
+        (_, true) => Storage::Destination,
+        (_, false) => Storage::Slot,
+    }
+}
+
+/// A flow that this rank takes part in.
+struct Share<'a> {
+    flow: &'a Flow,
+    node: usize,
+    chunk: u64,
+    chunks: u64,
+    /// Byte at which each piece starts.
+    starts: Vec<u64>,
+}
+
+/// Compiles the share of `rank`.
+pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &Reach, rank: Rank) -> Program {
+    let mut program = Program {
+        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max().unwrap_or(0) as u32,
+        ..Program::default()
+    };
+    let shares: Vec<Share<'_>> = flows
+        .iter()
+        .filter_map(|flow| {
+            let node = flow.nodes.iter().position(|node| node.rank == rank)?;
+            let chunk = if reach.any_push(topology, flow) { reach.chunk_bytes } else { PULL_CHUNK };
+            Some(Share { flow, node, chunk, chunks: flow.bytes.div_ceil(chunk), starts: starts(plan, flow) })
+        })
+        .collect();
+    let mut turn = 0;
+    let mut open: Vec<&Share<'_>> = shares.iter().collect();
+    while !open.is_empty() {
+        open.retain(|share| turn < share.chunks);
+        for share in &open {
+            program.add(plan, topology, reach, share, turn);
+        }
+        turn += 1;
+    }
+    program
+}
+
+fn starts(plan: &Plan, flow: &Flow) -> Vec<u64> {
+    let mut sum = 0;
+    let mut starts: Vec<u64> = flow
+        .pieces
+        .iter()
+        .map(|piece| {
+            let start = sum;
+            sum += (piece.end - piece.start) * plan.element_bytes(piece.cell.tensor);
+            start
+        })
+        .collect();
+    starts.push(sum);
+    starts
+}
+
+impl Share<'_> {
+    /// The element border at or below byte `at`.
+    fn border(&self, plan: &Plan, at: u64) -> u64 {
+        if at >= self.flow.bytes {
+            return self.flow.bytes;
+        }
+        let index = self.starts.partition_point(|&start| start <= at) - 1;
+        let element = plan.element_bytes(self.flow.pieces[index].cell.tensor);
+        self.starts[index] + (at - self.starts[index]) / element * element
+    }
+
+    /// Pieces between two borders.
+    fn pieces(&self, plan: &Plan, from: u64, to: u64, out: &mut Vec<Piece>) {
+        let mut index = self.starts.partition_point(|&start| start <= from) - 1;
+        while index < self.flow.pieces.len() && self.starts[index] < to {
+            let piece = self.flow.pieces[index];
+            let element = plan.element_bytes(piece.cell.tensor);
+            let lo = from.max(self.starts[index]) - self.starts[index];
+            let hi = to.min(self.starts[index + 1]) - self.starts[index];
+            out.push(Piece { cell: piece.cell, start: piece.start + lo / element, end: piece.start + hi / element });
+            index += 1;
+        }
+    }
+}
+
+impl Program {
+    fn add(&mut self, plan: &Plan, topology: &Topology, reach: &Reach, share: &Share<'_>, turn: u64) {
+        let (from, to) = (share.border(plan, turn * share.chunk), share.border(plan, (turn + 1) * share.chunk));
+        if from == to {
+            return;
+        }
+        let first = self.pieces.len() as u32;
+        share.pieces(plan, from, to, &mut self.pieces);
+        let pieces = first..self.pieces.len() as u32;
+        let (flow, node) = (share.flow, share.flow.nodes[share.node]);
+        let bytes = to - from;
+        if node.parent.is_none() && node.wants {
+            let own = Item {
+                pieces: pieces.clone(),
+                bytes,
+                storage: Storage::Destination,
+                wants: true,
+                incoming: Incoming::OwnCopy,
+                hop: 0,
+                pushes: 0..0,
+                readers: 0,
+            };
+            self.own_copies.push(self.items.len() as u32);
+            self.items.push(own);
+        }
+        if node.parent.is_none() && flow.nodes.len() == 1 {
+            return;
+        }
+        let item = self.items.len() as u32;
+        let incoming = self.incoming(topology, reach, share, item);
+        let stored = storage(flow, share.node);
+        let first_push = self.pushes.len() as u32;
+        let mut readers = 0;
+        for (_, child) in flow.children(share.node) {
+            if reach.pulls(topology, node.rank, stored, child.rank) {
+                self.reads.entry(child.rank).or_default().push(item);
+                readers += 1;
+            } else {
+                self.sends.entry(child.rank).or_default().push(self.pushes.len() as u32);
+                self.pushes.push(Push { item });
+            }
+        }
+        self.items.push(Item {
+            pieces,
+            bytes,
+            storage: stored,
+            wants: node.wants,
+            incoming,
+            hop: flow.depth(share.node) as u32,
+            pushes: first_push..self.pushes.len() as u32,
+            readers,
+        });
+    }
+
+    fn incoming(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, item: u32) -> Incoming {
+        let node = share.flow.nodes[share.node];
+        let Some(parent) = node.parent else { return Incoming::Held };
+        let from = share.flow.nodes[parent as usize].rank;
+        let stored = storage(share.flow, parent as usize);
+        if reach.pulls(topology, from, stored, node.rank) {
+            self.pulls.entry(from).or_default().push(item);
+            Incoming::Pull { from, stored }
+        } else {
+            self.arrivals.entry(from).or_default().push(item);
+            Incoming::Push { from }
+        }
+    }
+
+    /// Tensors of `items`, ascending.
+    pub(super) fn tensors_of(&self, items: &[u32]) -> Vec<u32> {
+        let pieces = items.iter().flat_map(|&item| {
+            let range = &self.items[item as usize].pieces;
+            &self.pieces[range.start as usize..range.end as usize]
+        });
+        let mut tensors: Vec<u32> = pieces.map(|Piece { cell: CellId { tensor, .. }, .. }| *tensor).collect();
+        tensors.sort_unstable();
+        tensors.dedup();
+        tensors
+    }
+
+    /// Pieces of an item.
+    pub(super) fn item_pieces(&self, item: u32) -> &[Piece] {
+        let range = &self.items[item as usize].pieces;
+        &self.pieces[range.start as usize..range.end as usize]
+    }
+}

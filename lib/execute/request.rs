@@ -1,0 +1,277 @@
+//! The handle of a transfer. In: group, manifest, buffers, options. Out: a persistent request, MPI style.
+//! Guarantee: `init` is collective and fails on all ranks or on none; `start` and `wait` may be repeated; a
+//! source may change once `wait` has returned, a destination is complete then.
+
+use super::agree::{agree, commit, unreadable};
+use super::attach::attach;
+use super::exchange::Invitation;
+use super::execution::Execution;
+use super::prepare::{Prepared, Reservation, prepare};
+use super::{Buffers, ExecuteError, Group, Side, tensors};
+use crate::base::{Deadline, Rank, env};
+use crate::memory::{Buffer, ReadHold, WriteHold};
+use crate::plan::{Manifest, Plan};
+use crate::route::{Coverage, RouteOptions, Traffic, check, route, traffic};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Default of `CROSSMESH_CHUNK`.
+const CHUNK: u64 = 1 << 20;
+/// How long a connect may keep other transfers of this process from progressing.
+const CONNECT_SLICE: Duration = Duration::from_secs(1);
+/// How long dropping an active transfer waits for it.
+const DROP_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a transfer is made with; equal on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReshardOptions {
+    /// Route; `CROSSMESH_ROUTE` and `CROSSMESH_INJECTION` override it.
+    pub route: RouteOptions,
+}
+
+/// What a transfer moves, known before the first byte.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Route in force.
+    pub route: RouteOptions,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Bytes wanted by any rank, each counted once.
+    pub unique_bytes: u64,
+    /// Bytes summed over destination ranks.
+    pub delivered_bytes: u64,
+    /// Proof of coverage.
+    pub coverage: Coverage,
+    /// Bytes per rank and domain.
+    pub traffic: Traffic,
+    /// Number of flows.
+    pub flows: usize,
+    /// Staging memory that this rank reserved.
+    pub staging_bytes: u64,
+    /// Chunk of message links.
+    pub chunk_bytes: u64,
+    /// Time that this rank took to plan, route and prove.
+    pub plan_time: Duration,
+}
+
+enum Hold {
+    Read(#[allow(dead_code)] ReadHold),
+    Write(#[allow(dead_code)] WriteHold),
+}
+
+/// A persistent transfer.
+pub struct Reshard {
+    // Dropped first: takes the execution out before its memory goes.
+    reservation: Reservation,
+    buffers: Vec<(Buffer, bool)>,
+    holds: Vec<Hold>,
+    report: Report,
+    started: bool,
+    // Keeps the user's memory alive as long as the transfer.
+    _tensors: tensors::LocalTensors,
+}
+
+impl std::fmt::Debug for Reshard {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Reshard").field("report", &self.report).field("started", &self.started).finish()
+    }
+}
+
+impl Reshard {
+    /// Prepares a transfer; collective over the group.
+    ///
+    /// # Errors
+    /// Any rank's bad buffer, a manifest or option that differs between ranks (named by rank, tensor, field and
+    /// both values), too little staging, a peer that cannot be reached by the deadline.
+    pub fn init(
+        group: &Group,
+        manifest: &Arc<Manifest>,
+        buffers: &Buffers,
+        options: ReshardOptions,
+        deadline: Deadline,
+    ) -> Result<Self, ExecuteError> {
+        let route_options = options.route.with_environment()?;
+        let chunk = env::byte_count(env::CHUNK)?.unwrap_or(CHUNK);
+        let local = manifest
+            .check_ranks(group.size())
+            .map_err(ExecuteError::from)
+            .and_then(|()| tensors::check(manifest, buffers, group.rank));
+        let canonical = canonical_options(group, route_options);
+        let (local, agreement) = agree(group, manifest, &canonical, chunk, local, deadline)?;
+        let begun = std::time::Instant::now();
+        let plan = Plan::compile(manifest.clone(), group.size())?;
+        let routed = route(&plan, &group.topology, route_options);
+        let coverage = check(&plan, &routed.flows)?;
+        let plan_time = begun.elapsed();
+        let number = group.engine.lock().reserve_execution();
+        let prepared = commit(group, prepare(group, &plan, &routed, &local, &agreement, number), deadline)?;
+        let attached = connect(group, &prepared, deadline)
+            .and_then(|()| exchange(group, &prepared, deadline))
+            .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
+        let bound = commit(group, attached, deadline)?;
+        group.engine.lock().insert(number, Execution::new(bound, number));
+        let report = Report {
+            route: route_options,
+            tensors: manifest.tensors().len(),
+            unique_bytes: plan.unique_bytes(),
+            delivered_bytes: plan.delivered_bytes(),
+            coverage,
+            traffic: traffic(&routed.flows, &group.topology),
+            flows: routed.flows.len(),
+            staging_bytes: prepared.reservation.staging,
+            chunk_bytes: prepared.chunk_bytes,
+            plan_time,
+        };
+        let buffers = distinct_buffers(&local);
+        let holds = Vec::with_capacity(buffers.len());
+        Ok(Self { reservation: prepared.reservation, buffers, holds, report, started: false, _tensors: local })
+    }
+
+    /// What it moves.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Begins the transfer. Source tensors must be complete; until `wait` returns they must not change and
+    /// destination tensors must not be read, which the buffers' guards enforce.
+    pub fn start(&mut self) -> Result<(), ExecuteError> {
+        if self.started {
+            return Err(ExecuteError::Active);
+        }
+        for (buffer, write) in &self.buffers {
+            let hold = if *write { buffer.hold_for_write().map(Hold::Write) } else { buffer.hold_for_read().map(Hold::Read) };
+            match hold {
+                Ok(hold) => self.holds.push(hold),
+                Err(error) => {
+                    self.holds.clear();
+                    return Err(error.into());
+                }
+            }
+        }
+        if let Err(error) = self.reservation.group.engine.start(self.reservation.number) {
+            self.holds.clear();
+            return Err(error);
+        }
+        self.started = true;
+        Ok(())
+    }
+
+    /// Returns once this rank's part is finished: its destinations are complete, its sources are free. After a
+    /// deadline the transfer is still active and may be waited for again.
+    pub fn wait(&mut self, deadline: Deadline) -> Result<(), ExecuteError> {
+        if !self.started {
+            return Err(ExecuteError::NotStarted);
+        }
+        self.reservation.group.engine.wait(self.reservation.number, deadline)?;
+        self.finish();
+        Ok(())
+    }
+
+    /// Makes progress; whether the transfer is finished.
+    pub fn test(&mut self) -> Result<bool, ExecuteError> {
+        if !self.started {
+            return Err(ExecuteError::NotStarted);
+        }
+        let finished = self.reservation.group.engine.test(self.reservation.number)?;
+        if finished {
+            self.finish();
+        }
+        Ok(finished)
+    }
+
+    fn finish(&mut self) {
+        self.started = false;
+        self.holds.clear();
+    }
+}
+
+impl Drop for Reshard {
+    fn drop(&mut self) {
+        if !self.started {
+            return;
+        }
+        let engine = &self.reservation.group.engine;
+        if let Err(error) = engine.wait(self.reservation.number, Deadline::after(DROP_LIMIT)) {
+            // Peers may still read or write this memory: keep it for the life of the process.
+            log::error!("a transfer was dropped while active and did not finish: {error}; its memory is kept");
+            std::mem::forget(std::mem::take(&mut self.holds));
+            std::mem::forget(self._tensors.clone());
+            std::mem::forget(self.reservation.segment.clone());
+        }
+    }
+}
+
+/// The options and places that all ranks must share, as text.
+fn canonical_options(group: &Group, options: RouteOptions) -> String {
+    let domains: Vec<String> =
+        (0..group.size()).map(|rank| group.topology.domain(Rank(rank as u32)).to_string()).collect();
+    format!(
+        "route {}, injection {}, mapped {:?}, domains {}",
+        options.kind,
+        options.injection,
+        group.mapped,
+        domains.join(",")
+    )
+}
+
+/// Connects to every peer that a message link joins; other transfers of this process progress in between.
+fn connect(group: &Group, prepared: &Prepared, deadline: Deadline) -> Result<(), ExecuteError> {
+    let mut by_link: BTreeMap<usize, Vec<(Rank, Vec<u8>)>> = BTreeMap::new();
+    let program = &prepared.program;
+    for &peer in prepared.invitations.keys() {
+        if program.arrivals.contains_key(&peer) || program.sends.contains_key(&peer) {
+            let link = group.link_to(peer);
+            let world = group.world(peer);
+            by_link.entry(link).or_default().push((world, group.peering[world.index()].links[link].clone()));
+        }
+    }
+    for (link, peers) in by_link {
+        loop {
+            let slice = Deadline::after(CONNECT_SLICE.min(deadline.remaining()));
+            match group.engine.lock().links.get(link).connect(&peers, slice) {
+                Ok(()) => break,
+                Err(error) if deadline.expired() => return Err(error.into()),
+                Err(error) if group.control.is_aborted() => {
+                    let cause = group.control.abort_cause();
+                    return Err(cause.map_or(error.into(), ExecuteError::Aborted));
+                }
+                Err(error) => log::debug!("not yet connected: {error}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn exchange(
+    group: &Group,
+    prepared: &Prepared,
+    deadline: Deadline,
+) -> Result<BTreeMap<Rank, Invitation>, ExecuteError> {
+    let mut outgoing = vec![Vec::new(); group.size()];
+    for (&peer, invitation) in &prepared.invitations {
+        outgoing[peer.index()] =
+            postcard::to_allocvec(invitation).map_err(|source| unreadable(group.rank, source))?;
+    }
+    let incoming = group.exchange(&outgoing, deadline)?;
+    prepared
+        .invitations
+        .keys()
+        .map(|&peer| {
+            let read = postcard::from_bytes(&incoming[peer.index()]);
+            read.map(|invitation| (peer, invitation)).map_err(|source| unreadable(peer, source))
+        })
+        .collect()
+}
+
+/// Buffers that the transfer touches, each once, and whether it writes them.
+fn distinct_buffers(local: &tensors::LocalTensors) -> Vec<(Buffer, bool)> {
+    let mut known: BTreeMap<u64, (Buffer, bool)> = BTreeMap::new();
+    for side in [Side::Source, Side::Destination] {
+        for tensor in local.side(side).iter().flatten() {
+            let entry = known.entry(tensor.buffer.as_ptr() as u64).or_insert_with(|| (tensor.buffer.clone(), false));
+            entry.1 |= side == Side::Destination;
+        }
+    }
+    known.into_values().collect()
+}

@@ -1,0 +1,249 @@
+//! The user's tensors. In: buffers and views per tensor and side. Out: where every local element lies. Guarantee:
+//! checked against layout and buffer before anything is exchanged.
+
+use super::ExecuteError;
+use crate::base::Rank;
+use crate::layout::{AxisMap, Interval, Layout, View};
+use crate::memory::Buffer;
+use crate::plan::Manifest;
+use std::fmt;
+use std::sync::Arc;
+
+/// Side of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Where tensors are.
+    Source,
+    /// Where they are wanted.
+    Destination,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Side::Source => "source",
+            Side::Destination => "destination",
+        })
+    }
+}
+
+/// A rank's local tensor.
+#[derive(Debug, Clone)]
+pub struct TensorBuffer {
+    /// Memory.
+    pub buffer: Buffer,
+    /// Where in it.
+    pub view: View,
+}
+
+/// This rank's local tensors: one entry per tensor of the manifest and side; a rank gives a buffer exactly for
+/// the sides whose mesh it is in and whose local tensor is not empty.
+#[derive(Debug, Clone, Default)]
+pub struct Buffers {
+    source: Vec<Option<TensorBuffer>>,
+    destination: Vec<Option<TensorBuffer>>,
+}
+
+impl Buffers {
+    /// No buffers yet.
+    pub fn new(manifest: &Manifest) -> Self {
+        let none = vec![None; manifest.tensors().len()];
+        Self { source: none.clone(), destination: none }
+    }
+
+    /// Gives tensor number `tensor` its local memory on `side`; a number outside the manifest is ignored here and
+    /// its tensor reported as missing at init.
+    pub fn set(&mut self, side: Side, tensor: usize, buffer: Buffer, view: View) {
+        if let Some(entry) = self.side_mut(side).get_mut(tensor) {
+            *entry = Some(TensorBuffer { buffer, view });
+        }
+    }
+
+    /// The local tensor.
+    pub fn get(&self, side: Side, tensor: usize) -> Option<&TensorBuffer> {
+        self.side(side).get(tensor).and_then(Option::as_ref)
+    }
+
+    fn side(&self, side: Side) -> &[Option<TensorBuffer>] {
+        match side {
+            Side::Source => &self.source,
+            Side::Destination => &self.destination,
+        }
+    }
+
+    fn side_mut(&mut self, side: Side) -> &mut Vec<Option<TensorBuffer>> {
+        match side {
+            Side::Source => &mut self.source,
+            Side::Destination => &mut self.destination,
+        }
+    }
+}
+
+/// Where a local tensor lies.
+#[derive(Debug, Clone)]
+pub(super) struct LocalTensor {
+    pub(super) buffer: Buffer,
+    /// Byte offset of the first element in the buffer.
+    pub(super) offset: u64,
+    /// Byte strides.
+    pub(super) strides: Vec<u64>,
+}
+
+/// All local tensors of this rank, checked.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LocalTensors {
+    pub(super) source: Vec<Option<LocalTensor>>,
+    pub(super) destination: Vec<Option<LocalTensor>>,
+    /// Axis maps per tensor and side, shared where layouts are.
+    source_maps: Vec<Option<Arc<Vec<AxisMap>>>>,
+    destination_maps: Vec<Option<Arc<Vec<AxisMap>>>>,
+}
+
+impl LocalTensors {
+    pub(super) fn side(&self, side: Side) -> &[Option<LocalTensor>] {
+        match side {
+            Side::Source => &self.source,
+            Side::Destination => &self.destination,
+        }
+    }
+
+    /// Local index of the first element of a box.
+    pub(super) fn locate(&self, side: Side, tensor: u32, lo: &[Interval]) -> Option<Vec<u64>> {
+        let maps = match side {
+            Side::Source => &self.source_maps,
+            Side::Destination => &self.destination_maps,
+        };
+        locate(maps.get(tensor as usize)?.as_ref()?, lo)
+    }
+
+    /// Whether peers can map all of these tensors.
+    pub(super) fn all_shared(&self) -> bool {
+        self.source.iter().chain(&self.destination).flatten().all(|tensor| tensor.buffer.is_shared())
+    }
+}
+
+/// Local index of the first element of a box, per dimension.
+pub(super) fn locate(maps: &[AxisMap], lo: &[Interval]) -> Option<Vec<u64>> {
+    maps.iter().zip(lo).map(|(map, &interval)| map.locate(interval)).collect()
+}
+
+/// Axis maps of `rank` for every layout of one side, computed once per distinct layout.
+pub(super) fn rank_maps<'a>(
+    layouts: impl Iterator<Item = &'a Arc<Layout>>,
+    rank: Rank,
+) -> Vec<Option<Arc<Vec<AxisMap>>>> {
+    let mut known: std::collections::HashMap<*const Layout, Option<Arc<Vec<AxisMap>>>> = Default::default();
+    layouts
+        .map(|layout| known.entry(Arc::as_ptr(layout)).or_insert_with(|| layout.axis_maps(rank).map(Arc::new)).clone())
+        .collect()
+}
+
+/// Checks the buffers of `rank` against the manifest.
+pub(super) fn check(manifest: &Manifest, buffers: &Buffers, rank: Rank) -> Result<LocalTensors, ExecuteError> {
+    let tensors = manifest.tensors();
+    let mut local = LocalTensors {
+        source: Vec::with_capacity(tensors.len()),
+        destination: Vec::with_capacity(tensors.len()),
+        source_maps: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
+        destination_maps: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),
+    };
+    for (index, tensor) in tensors.iter().enumerate() {
+        let place = |side: Side, layout: &Layout, maps: &Option<Arc<Vec<AxisMap>>>| {
+            place(&tensor.name, side, layout, maps.as_deref(), buffers.get(side, index))
+        };
+        local.source.push(place(Side::Source, &tensor.source, &local.source_maps[index])?);
+        local.destination.push(place(Side::Destination, &tensor.destination, &local.destination_maps[index])?);
+    }
+    check_overlaps(manifest, &local)?;
+    Ok(local)
+}
+
+fn place(
+    name: &str,
+    side: Side,
+    layout: &Layout,
+    maps: Option<&Vec<AxisMap>>,
+    given: Option<&TensorBuffer>,
+) -> Result<Option<LocalTensor>, ExecuteError> {
+    let tensor = name.to_string();
+    let shape: Option<Vec<u64>> = maps.map(|maps| maps.iter().map(AxisMap::extent).collect());
+    match (shape, given) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(ExecuteError::UnexpectedBuffer { tensor, side }),
+        (Some(shape), None) if shape.contains(&0) => Ok(None),
+        (Some(shape), None) => Err(ExecuteError::NoBuffer { tensor, side, shape }),
+        (Some(shape), Some(given)) => {
+            let destination = side == Side::Destination;
+            let strides = given
+                .view
+                .byte_strides(&shape, layout.dtype().bytes(), given.buffer.bytes(), destination)
+                .map_err(|source| ExecuteError::View { tensor, side, source })?;
+            Ok(Some(LocalTensor { buffer: given.buffer.clone(), offset: given.view.offset, strides }))
+        }
+    }
+}
+
+/// A destination must not share bytes with any other tensor of the transfer.
+fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), ExecuteError> {
+    let mut spans: Vec<(u64, u64, Side, usize)> = Vec::new();
+    for side in [Side::Source, Side::Destination] {
+        for (index, tensor) in local.side(side).iter().enumerate() {
+            let Some(tensor) = tensor else { continue };
+            let layout = match side {
+                Side::Source => &manifest.tensors()[index].source,
+                Side::Destination => &manifest.tensors()[index].destination,
+            };
+            let maps = match side {
+                Side::Source => &local.source_maps[index],
+                Side::Destination => &local.destination_maps[index],
+            };
+            let extents = maps.as_deref().map(|maps| maps.iter().map(AxisMap::extent).collect::<Vec<_>>());
+            let Some(extents) = extents.filter(|extents| !extents.contains(&0)) else { continue };
+            let reach: u64 = extents.iter().zip(&tensor.strides).map(|(&n, &stride)| (n - 1) * stride).sum();
+            let start = tensor.buffer.as_ptr() as u64 + tensor.offset;
+            spans.push((start, start + reach + layout.dtype().bytes(), side, index));
+        }
+    }
+    spans.sort_unstable_by_key(|span| (span.0, span.1));
+    // Interleaved strided views of one buffer overlap as ranges without sharing bytes; they are told apart by
+    // their buffers being the same and the caller's strides, so only contiguous neighbours are compared.
+    let mut last: Option<(u64, u64, Side, usize)> = None;
+    for span in spans {
+        if let Some(before) = last
+            && span.0 < before.1
+            && (span.2 == Side::Destination || before.2 == Side::Destination)
+            && contiguous(local, before)
+            && contiguous(local, span)
+        {
+            let name = |span: (u64, u64, Side, usize)| manifest.tensors()[span.3].name.clone();
+            return Err(ExecuteError::Overlap {
+                first: name(before),
+                first_side: before.2,
+                second: name(span),
+                second_side: span.2,
+            });
+        }
+        if last.is_none_or(|before| span.1 > before.1) {
+            last = Some(span);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a tensor fills its range without gaps.
+fn contiguous(local: &LocalTensors, (start, end, side, index): (u64, u64, Side, usize)) -> bool {
+    let (Some(tensor), maps) = (
+        &local.side(side)[index],
+        match side {
+            Side::Source => &local.source_maps[index],
+            Side::Destination => &local.destination_maps[index],
+        },
+    ) else {
+        return false;
+    };
+    let Some(maps) = maps else { return false };
+    let elements: u64 = maps.iter().map(AxisMap::extent).product();
+    let smallest = tensor.strides.iter().copied().filter(|&stride| stride > 0).min();
+    let element = smallest.unwrap_or(end - start);
+    elements.checked_mul(element) == Some(end - start)
+}
