@@ -182,15 +182,18 @@ fn settle_without_a_verdict_makes_the_local_cause_hold() {
 
 #[test]
 fn a_rank_that_left_is_named() {
+    let left_for_good = Barrier::new(3);
     job(3, |control| {
         let members = everyone(&control);
         if control.rank() == Rank(1) {
             let late = control.close(Deadline::after(Duration::from_millis(300)));
             assert!(matches!(late, Err(BootstrapError::Absent { absent, .. }) if absent.total == 2));
+            left_for_good.wait();
             return;
         }
         let left = control.barrier(0, &members, limit());
         assert!(matches!(left, Err(BootstrapError::Left { rank: Rank(1), .. })), "{left:?}");
+        left_for_good.wait();
         control.barrier(1, &[Rank(0), Rank(2)], limit()).unwrap();
         control.close(limit()).unwrap();
     });

@@ -1,4 +1,4 @@
-//! One exchange under way at the hub.
+//! One exchange under way at the hub. Exchanges of disjoint members may share a context: the parts of a split do.
 //!
 //! In: the contributions of its members. Out: one outcome per member, once all have contributed. Guarantee: members
 //! that describe the exchange differently are found before anything is delivered; nothing is delivered in part.
@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 /// Strings from this size on are sent from where they arrived; shorter ones are copied together.
 const SHARED: usize = 16 << 10;
+
+/// What to do about contradictory calls.
+const SAME: &str = "all members must make the same calls in the same order";
 
 /// The runs of consecutive ranks that make up `members`, coded.
 pub(super) fn encode_members(members: &[Rank]) -> Vec<u8> {
@@ -89,12 +92,10 @@ impl Gathering {
     pub(super) fn add(&mut self, kind: Kind, rank: Rank, payload: Vec<u8>) -> Result<(), String> {
         let opener = self.opener;
         let Some(&position) = self.positions.get(&rank) else {
-            return Err(format!("joined an exchange of rank {opener} of which it is no member"));
+            return Err(format!("listed members of an exchange of rank {opener} that does not list it; {SAME}"));
         };
         if kind != self.kind || !payload.starts_with(&self.described) {
-            return Err(format!(
-                "made another collective call than rank {opener}, or one with other members; all must make the same"
-            ));
+            return Err(format!("made another collective call than rank {opener}, or with other members; {SAME}"));
         }
         if self.contributions[position].is_some() {
             return Err("contributed twice to one exchange".into());
@@ -107,6 +108,16 @@ impl Gathering {
         self.contributions[position] = Some(Contribution { bytes: Arc::new(payload), strings });
         self.missing -= 1;
         Ok(())
+    }
+
+    /// Whether `rank` is a member.
+    pub(super) fn lists(&self, rank: Rank) -> bool {
+        self.positions.contains_key(&rank)
+    }
+
+    /// Whether some rank is a member of both.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.members.iter().any(|rank| other.lists(*rank))
     }
 
     /// Whether all have contributed.

@@ -219,7 +219,7 @@ struct State {
     hosts: Vec<String>,
     departed: Vec<bool>,
     connections: Vec<Option<Connection>>,
-    gatherings: HashMap<(u64, u64), Gathering>,
+    gatherings: HashMap<(u64, u64), Vec<Gathering>>,
     cause: Option<Arc<Cause>>,
     started: bool,
     closed: bool,
@@ -277,42 +277,69 @@ impl State {
         }
     }
 
+    /// Adds a contribution to the exchange of its context and number that its sender is a member of.
     fn gather(&mut self, rank: Rank, header: Header, payload: Vec<u8>) {
         let key = (header.context, header.sequence);
-        if !self.gatherings.contains_key(&key) {
-            match Gathering::open(header.kind, rank, &payload, self.size) {
-                Some(gathering) => _ = self.gatherings.insert(key, gathering),
-                None => return self.end(rank, "described an exchange with impossible members".into()),
+        let meetings = self.gatherings.entry(key).or_default();
+        let known = meetings.iter().position(|gathering| gathering.lists(rank));
+        let position = known.or_else(|| {
+            let opened = Gathering::open(header.kind, rank, &payload, self.size)?;
+            // Whoever lists members of another exchange must be listed there, which `add` finds out.
+            meetings.iter().position(|gathering| gathering.overlaps(&opened)).or_else(|| {
+                meetings.push(opened);
+                Some(meetings.len() - 1)
+            })
+        });
+        let added = match position.and_then(|position| meetings.get_mut(position)) {
+            Some(gathering) => gathering.add(header.kind, rank, payload).map(|()| gathering.is_complete()),
+            None => Err("described an exchange with impossible members".into()),
+        };
+        match (added, position) {
+            (Err(reason), _) => self.end(rank, reason),
+            (Ok(true), Some(position)) => {
+                let gathering = meetings.swap_remove(position);
+                if meetings.is_empty() {
+                    self.gatherings.remove(&key);
+                }
+                self.deliver(key, &gathering);
             }
-        }
-        let Some(gathering) = self.gatherings.get_mut(&key) else { return };
-        if let Err(reason) = gathering.add(header.kind, rank, payload) {
-            return self.end(rank, reason);
-        }
-        let left = gathering.absent().find(|absent| self.departed[absent.index()]);
-        if gathering.is_complete() {
-            let outcomes: Vec<_> = gathering.outcomes(key.0, key.1).collect();
-            self.gatherings.remove(&key);
-            self.started |= key.0 == START;
-            for (member, segments) in outcomes {
-                self.send(member, |queue| segments.into_iter().for_each(|segment| queue.push(segment)));
-            }
-        } else if let Some(left) = left {
-            self.fail(key, left);
+            (Ok(_), _) => self.fail_abandoned(key),
         }
     }
 
-    /// Ends an exchange that `left` will not join any more, for those who wait in it; keeps it for those to come.
-    fn fail(&mut self, key: (u64, u64), left: Rank) {
-        let present: Vec<Rank> = self.gatherings.get(&key).into_iter().flat_map(Gathering::present).collect();
-        let header = Header { kind: Kind::Left, rank: left, context: key.0, sequence: key.1, length: 0 };
-        present.into_iter().for_each(|member| self.send(member, |queue| queue.frame(header, Vec::new())));
+    fn deliver(&mut self, key: (u64, u64), gathering: &Gathering) {
+        self.started |= key.0 == START;
+        for (member, segments) in gathering.outcomes(key.0, key.1) {
+            self.send(member, |queue| segments.into_iter().for_each(|segment| queue.push(segment)));
+        }
+    }
+
+    /// Tells those who wait in exchanges at `key` for a rank that has left; the exchanges stay open for those to come.
+    fn fail_abandoned(&mut self, key: (u64, u64)) {
+        let departed = &self.departed;
+        let told: Vec<(Rank, Rank)> = self
+            .gatherings
+            .get(&key)
+            .into_iter()
+            .flatten()
+            .filter_map(|gathering| Some((gathering, gathering.absent().find(|absent| departed[absent.index()])?)))
+            .flat_map(|(gathering, left)| gathering.present().map(move |member| (member, left)))
+            .collect();
+        for (member, left) in told {
+            let header = Header { kind: Kind::Left, rank: left, context: key.0, sequence: key.1, length: 0 };
+            self.send(member, |queue| queue.frame(header, Vec::new()));
+        }
     }
 
     fn answer(&mut self, rank: Rank, header: Header) {
         let absent = match header.context {
             CLOSING => Absentees::new((0..self.size).map(Rank).filter(|rank| !self.departed[rank.index()])),
-            _ => self.gatherings.get(&(header.context, header.sequence)).map(Gathering::absentees).unwrap_or_default(),
+            _ => self
+                .gatherings
+                .get(&(header.context, header.sequence))
+                .and_then(|meetings| meetings.iter().find(|gathering| gathering.lists(rank)))
+                .map(Gathering::absentees)
+                .unwrap_or_default(),
         };
         let payload = absent.encode();
         let header = Header { kind: Kind::Absent, length: payload.len() as u64, ..header };
@@ -321,10 +348,8 @@ impl State {
 
     fn depart(&mut self, rank: Rank) {
         self.departed[rank.index()] = true;
-        let waits = |gathering: &Gathering| gathering.absent().any(|absent| absent == rank);
-        let abandoned: Vec<_> =
-            self.gatherings.iter().filter(|(_, gathering)| waits(gathering)).map(|(key, _)| *key).collect();
-        abandoned.into_iter().for_each(|key| self.fail(key, rank));
+        let open: Vec<_> = self.gatherings.keys().copied().collect();
+        open.into_iter().for_each(|key| self.fail_abandoned(key));
         if self.departed.iter().all(|departed| *departed) {
             self.closed = true;
             let header = Header::plain(Kind::Closed, 0);
