@@ -3,8 +3,48 @@
 //! In: the environment a starter made (mpirun, srun, `crossmesh run`) or a unique id. Out: rank, size, and
 //! [`Control`], authenticated connections kept for life. Guarantee: a rank whose connection ends without a
 //! goodbye is dead; the first abort with its cause reaches every survivor; MPI carries nothing after start.
+//!
+//! ```text
+//! select ──► mpi (adapter library) ─┐
+//!        ──► tcp (rendezvous) ──────┼──► Bootstrap ──► control ──► member ──► hub (rank 0)
+//!        ──► solo ──────────────────┘                     key ──► handshake (data connections too)
+//! ```
+
+mod acceptor;
+mod address;
+mod cause;
+mod control;
+mod error;
+mod gathering;
+mod handshake;
+mod hub;
+mod key;
+mod member;
+mod member_thread;
+mod solo;
+mod tcp;
+mod unique_id;
+mod wire;
+
+pub use cause::Cause;
+pub use control::Control;
+pub use error::{Absentees, BootstrapError};
+pub use handshake::{HandshakeError, Party, Refusal};
+pub use key::JobKey;
+pub use solo::Solo;
+pub use tcp::{Rendezvous, TcpBootstrap};
+pub use unique_id::UniqueId;
 
 use crate::base::{Deadline, Rank};
+
+/// First context that users of [`Control`] cannot have.
+const RESERVED: u64 = 1 << 63;
+/// Context of the first meeting.
+const START: u64 = RESERVED;
+/// Context of questions about goodbyes.
+const CLOSING: u64 = RESERVED + 1;
+/// Context of rank 0's broadcasts through a rendezvous.
+const BROADCAST: u64 = RESERVED + 2;
 
 /// What starts a job: knows rank and size and can hand one message from rank 0 to all.
 pub trait Bootstrap: Send {
@@ -17,7 +57,3 @@ pub trait Bootstrap: Send {
     /// Ends the bootstrap; after an abort (`clean` false) no MPI_Finalize is called.
     fn finish(self: Box<Self>, clean: bool);
 }
-
-/// Placeholder until the module lands.
-#[derive(Debug, thiserror::Error)]
-pub enum BootstrapError {}
