@@ -17,6 +17,12 @@ pub enum LayoutError {
         /// Listed ranks.
         ranks: usize,
     },
+    /// A mesh axis of length zero.
+    #[error("mesh of shape {shape:?} has no slots; every axis must have at least one rank")]
+    MeshEmpty {
+        /// Mesh shape.
+        shape: Vec<u32>,
+    },
     /// A rank stands twice in a mesh.
     #[error("rank {rank} stands in the mesh twice; every rank may stand in a mesh once")]
     MeshRepeats {

@@ -114,7 +114,7 @@ impl Layout {
 
     /// Bytes of the whole tensor.
     pub fn global_bytes(&self) -> u64 {
-        self.shape.iter().product::<u64>() * self.dtype.bytes()
+        byte_count(&self.shape, self.dtype)
     }
 
     /// What `rank` holds of every dimension; `None` when it is not in the mesh.
@@ -130,7 +130,7 @@ impl Layout {
 
     /// Bytes of `rank`'s local tensor, zero when it is not in the mesh.
     pub fn local_bytes(&self, rank: Rank) -> u64 {
-        self.local_shape(rank).map_or(0, |shape| shape.iter().product::<u64>() * self.dtype.bytes())
+        self.local_shape(rank).map_or(0, |shape| byte_count(&shape, self.dtype))
     }
 
     /// All shards of `dim`.
@@ -197,6 +197,11 @@ impl Layout {
     }
 }
 
+/// Bytes of a checked shape; a zero extent counts first, since the others may multiply beyond 64 bits.
+fn byte_count(shape: &[u64], dtype: Dtype) -> u64 {
+    if shape.contains(&0) { 0 } else { shape.iter().product::<u64>() * dtype.bytes() }
+}
+
 /// Advances `coordinates` along `axes`, the last fastest; false after the last combination.
 fn step(coordinates: &mut [u32], axes: &[usize], shape: &[u32]) -> bool {
     for &axis in axes.iter().rev() {
@@ -261,5 +266,7 @@ mod tests {
         assert!(matches!(build(&[1 << 62], vec![Placement::Replicate]), Err(LayoutError::Size(_))));
         assert!(matches!(build(&[1; 9], vec![Placement::Replicate]), Err(LayoutError::TooManyDimensions { rank: 9 })));
         assert_eq!(build(&[], vec![Placement::Replicate]).unwrap().global_bytes(), 8);
+        let empty = build(&[1 << 40, 1 << 40, 0], vec![Placement::shard(0)]).unwrap();
+        assert_eq!((empty.global_bytes(), empty.local_bytes(Rank(1))), (0, 0));
     }
 }

@@ -19,6 +19,9 @@ impl Mesh {
     pub fn new(shape: Vec<u32>, ranks: Vec<Rank>) -> Result<Self, LayoutError> {
         let extents: Vec<u64> = shape.iter().map(|&length| u64::from(length)).collect();
         let slots = bytes::product(&extents)?;
+        if slots == 0 {
+            return Err(LayoutError::MeshEmpty { shape });
+        }
         if slots != ranks.len() as u64 {
             return Err(LayoutError::MeshSize { shape, slots, ranks: ranks.len() });
         }
@@ -91,6 +94,8 @@ mod tests {
     fn bad_meshes() {
         assert!(matches!(Mesh::new(vec![2], vec![Rank(0)]), Err(LayoutError::MeshSize { .. })));
         assert!(matches!(Mesh::new(vec![2], vec![Rank(1), Rank(1)]), Err(LayoutError::MeshRepeats { rank: Rank(1) })));
+        assert!(matches!(Mesh::new(vec![2, 0], vec![]), Err(LayoutError::MeshEmpty { .. })));
+        assert!(matches!(Mesh::contiguous(vec![0], Rank(0)), Err(LayoutError::MeshEmpty { .. })));
         assert!(Mesh::contiguous(vec![u32::MAX, u32::MAX], Rank(0)).is_err());
         assert!(Mesh::contiguous(vec![2], Rank(u32::MAX)).is_err());
     }

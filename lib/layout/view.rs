@@ -48,8 +48,9 @@ impl View {
         if shape.contains(&0) {
             return Ok(vec![0; shape.len()]);
         }
-        let last: u128 = shape.iter().zip(&strides).map(|(&n, &stride)| u128::from(n - 1) * u128::from(stride)).sum();
-        let end = u128::from(self.offset) + (last + 1) * u128::from(element);
+        let reaches = shape.iter().zip(&strides).map(|(&n, &stride)| u128::from(n - 1) * u128::from(stride));
+        let elements = reaches.fold(1u128, u128::saturating_add);
+        let end = elements.saturating_mul(u128::from(element)).saturating_add(u128::from(self.offset));
         if end > u128::from(buffer_bytes) {
             return Err(LayoutError::ViewOutside {
                 end,
@@ -112,6 +113,8 @@ mod tests {
         assert!(matches!(View::strided(0, [1]).byte_strides(&[2, 3], 2, 99, true), Err(LayoutError::ViewRank { .. })));
         assert_eq!(View::contiguous().byte_strides(&[0, 3], 4, 0, true), Ok(vec![0, 0]));
         assert_eq!(View::contiguous().byte_strides(&[], 8, 8, true), Ok(vec![]));
+        let far = [u64::MAX; 3];
+        assert!(View::strided(1, far).byte_strides(&far, 8, u64::MAX, true).is_err());
         assert!(View::strided(0, [u64::MAX, 1]).byte_strides(&[2, 2], 8, u64::MAX, true).is_err());
     }
 }

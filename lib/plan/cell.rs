@@ -2,7 +2,7 @@
 //! are disjoint, in row-major order, and maximal: neighbours along a dimension differ in holders or wanters.
 
 use crate::layout::{DimensionMap, Interval, Layout};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// A box of a global tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -37,16 +37,20 @@ struct Segment {
     destination: Vec<usize>,
 }
 
-/// Refines every dimension, then takes the product.
-pub(super) fn refine(source: &Layout, destination: &Layout) -> TensorCells {
+/// Refines every dimension, then takes the product; the number of cells when there are more than 32 bits can number.
+pub(super) fn refine(source: &Layout, destination: &Layout) -> Result<TensorCells, u128> {
     let segments: Vec<Vec<Segment>> =
         (0..source.shape().len()).map(|dim| segments(&source.dimension(dim), &destination.dimension(dim))).collect();
+    let count = segments.iter().try_fold(1u128, |count, dim| count.checked_mul(dim.len() as u128)).unwrap_or(u128::MAX);
+    if count > u128::from(u32::MAX) {
+        return Err(count);
+    }
     let mut cells = TensorCells { cells: Vec::new(), sets: Vec::new() };
-    let mut known: std::collections::HashMap<Vec<usize>, Option<usize>> = std::collections::HashMap::new();
+    let mut known: HashMap<Vec<usize>, Option<usize>> = HashMap::new();
     // Segments of a dimension with equal shards share a group, so that equal products are found by their groups.
     let groups: Vec<Vec<usize>> = segments.iter().map(|dim| group(dim)).collect();
     if segments.iter().any(Vec::is_empty) {
-        return cells;
+        return Ok(cells);
     }
     let (source_replicas, destination_replicas) = (source.replica_offsets(), destination.replica_offsets());
     let mut position = vec![0usize; segments.len()];
@@ -67,7 +71,7 @@ pub(super) fn refine(source: &Layout, destination: &Layout) -> TensorCells {
             cells.cells.push(Cell { intervals, sets });
         }
         if !advance(&mut position, &segments) {
-            return cells;
+            return Ok(cells);
         }
     }
 }
@@ -86,7 +90,7 @@ fn advance(position: &mut [usize], segments: &[Vec<Segment>]) -> bool {
 
 /// Numbers segments by their shards.
 fn group(segments: &[Segment]) -> Vec<usize> {
-    let mut seen = std::collections::HashMap::new();
+    let mut seen = HashMap::new();
     segments
         .iter()
         .map(|segment| {

@@ -6,6 +6,7 @@ use super::{Manifest, PlanError};
 use crate::base::Rank;
 use crate::layout::Layout;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// A class of cells, as an index into [`Plan::classes`].
@@ -51,10 +52,15 @@ struct Templates {
 }
 
 impl Plan {
-    /// Plans a manifest for `size` ranks.
+    /// Plans a manifest for `size` ranks. Every sum of bytes over cells, ranks and flows fits 64 bits, since every
+    /// rank receiving everything does.
     pub fn compile(manifest: Arc<Manifest>, size: usize) -> Result<Self, PlanError> {
         manifest.check_ranks(size)?;
-        manifest.global_bytes()?;
+        let tensors = manifest.tensors().len();
+        if u32::try_from(tensors).is_err() {
+            return Err(PlanError::TooManyTensors { tensors });
+        }
+        manifest.global_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
         let mut plan =
             Self { manifest: manifest.clone(), templates: Vec::new(), template_of: Vec::new(), classes: Vec::new() };
         let mut known = Templates::default();
@@ -62,11 +68,12 @@ impl Plan {
         let mut classes_of: Vec<Vec<u32>> = Vec::new();
         for (index, tensor) in manifest.tensors().iter().enumerate() {
             let template = known.find(&tensor.source, &tensor.destination, || {
-                let cells = refine(&tensor.source, &tensor.destination);
+                let cells = refine(&tensor.source, &tensor.destination)
+                    .map_err(|cells| PlanError::TooManyCells { name: tensor.name.clone(), cells })?;
                 classes_of.push(plan.number_classes(&cells, &tensor.source, &tensor.destination, &mut numbers));
                 plan.templates.push(cells);
-                plan.templates.len() - 1
-            });
+                Ok(plan.templates.len() - 1)
+            })?;
             plan.template_of.push(template);
             let element = tensor.source.dtype().bytes();
             for (position, cell) in plan.templates[template].cells.iter().enumerate() {
@@ -142,13 +149,21 @@ impl Plan {
 }
 
 impl Templates {
-    fn find(&mut self, source: &Arc<Layout>, destination: &Arc<Layout>, make: impl FnOnce() -> usize) -> usize {
+    fn find(
+        &mut self,
+        source: &Arc<Layout>,
+        destination: &Arc<Layout>,
+        make: impl FnOnce() -> Result<usize, PlanError>,
+    ) -> Result<usize, PlanError> {
         let pointers = (Arc::as_ptr(source), Arc::as_ptr(destination));
         if let Some(&template) = self.by_pointer.get(&pointers) {
-            return template;
+            return Ok(template);
         }
-        let template = *self.by_value.entry((source.clone(), destination.clone())).or_insert_with(make);
+        let template = match self.by_value.entry((source.clone(), destination.clone())) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => *entry.insert(make()?),
+        };
         self.by_pointer.insert(pointers, template);
-        template
+        Ok(template)
     }
 }

@@ -3,7 +3,7 @@
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
 use super::{Manifest, TensorSpec};
-use crate::layout::Layout;
+use crate::layout::{Layout, Mesh, Placement, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -109,29 +109,58 @@ fn rank_list(layout: &Layout) -> String {
     }
 }
 
-/// Digests of layouts, each computed once.
+/// Digests of layouts and meshes, each computed once.
 #[derive(Default)]
-struct Layouts(HashMap<*const Layout, Digest>);
+struct Layouts {
+    layouts: HashMap<*const Layout, Digest>,
+    meshes: HashMap<*const Mesh, Digest>,
+}
 
 impl Layouts {
     fn digest(&mut self, layout: &Arc<Layout>) -> Digest {
-        *self.0.entry(Arc::as_ptr(layout)).or_insert_with(|| layout_digest(layout))
+        let mesh = *self.meshes.entry(layout.mesh()).or_insert_with(|| mesh_digest(layout.mesh()));
+        *self.layouts.entry(Arc::as_ptr(layout)).or_insert_with(|| layout_digest(layout, &mesh))
     }
 }
 
-fn layout_digest(layout: &Layout) -> Digest {
+fn mesh_digest(mesh: &Mesh) -> Digest {
+    let mut hasher = Sha256::new();
+    hash_numbers(&mut hasher, mesh.shape().iter().map(|&length| u64::from(length)));
+    hash_numbers(&mut hasher, mesh.ranks().iter().map(|rank| u64::from(rank.0)));
+    hasher.finalize().into()
+}
+
+fn layout_digest(layout: &Layout, mesh: &Digest) -> Digest {
     let mut hasher = Sha256::new();
     hash_numbers(&mut hasher, layout.shape().iter().copied());
     hash_text(&mut hasher, layout.dtype().name().as_bytes());
-    hash_numbers(&mut hasher, layout.mesh().shape().iter().map(|&length| u64::from(length)));
-    hash_numbers(&mut hasher, layout.mesh().ranks().iter().map(|rank| u64::from(rank.0)));
+    hasher.update(mesh);
     for placement in layout.placements() {
-        hash_text(&mut hasher, format!("{placement:?}").as_bytes());
+        hash_placement(&mut hasher, placement);
     }
     for axes in layout.nesting() {
         hash_numbers(&mut hasher, axes.iter().map(|&axis| axis as u64));
     }
     hasher.finalize().into()
+}
+
+/// A tag, then what the tag says: no encoding is the beginning of another.
+fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
+    match placement {
+        Placement::Replicate => hasher.update([0]),
+        Placement::Shard { dim, split } => {
+            let tag = match split {
+                Split::Floor => 1,
+                Split::Chunk => 2,
+                Split::Sizes(_) => 3,
+            };
+            hasher.update([tag]);
+            hasher.update((*dim as u64).to_le_bytes());
+            if let Split::Sizes(sizes) = split {
+                hash_numbers(hasher, sizes.iter().copied());
+            }
+        }
+    }
 }
 
 fn hash_text(hasher: &mut Sha256, text: &[u8]) {

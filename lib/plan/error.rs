@@ -50,7 +50,24 @@ pub enum PlanError {
         #[source]
         layout: LayoutError,
     },
+    /// More cells than a cell number can count.
+    #[error(
+        "tensor {name:?} falls into {cells} cells; at most {} can be numbered: shard fewer dimensions or use fewer ranks",
+        u32::MAX
+    )]
+    TooManyCells {
+        /// Tensor.
+        name: String,
+        /// Its cells.
+        cells: u128,
+    },
+    /// More tensors than a tensor number can count.
+    #[error("the manifest has {tensors} tensors; at most {} can be numbered: split it", u32::MAX)]
+    TooManyTensors {
+        /// Its tensors.
+        tensors: usize,
+    },
     /// More than can be counted.
-    #[error("the manifest moves more bytes than 64 bits can count; split it")]
+    #[error("every rank receiving the whole manifest would be more bytes than 64 bits can count; split the manifest")]
     TooLarge,
 }

@@ -3,8 +3,8 @@
 
 use super::PlanError;
 use crate::base::Rank;
-use crate::layout::{Layout, LayoutError};
-use std::collections::HashMap;
+use crate::layout::{Layout, LayoutError, Mesh};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// One tensor.
@@ -74,11 +74,15 @@ impl Manifest {
 
     /// Every mesh rank must be below `size`.
     pub fn check_ranks(&self, size: usize) -> Result<(), PlanError> {
+        let mut seen: HashSet<*const Mesh> = HashSet::new();
         for tensor in &self.tensors {
             for (side, layout) in [("source", &tensor.source), ("destination", &tensor.destination)] {
+                if !seen.insert(layout.mesh()) {
+                    continue;
+                }
                 let outside = layout.mesh().ranks().iter().find(|rank| rank.index() >= size);
                 if let Some(&rank) = outside {
-                    let last = (size as u32).saturating_sub(1);
+                    let last = u32::try_from(size).unwrap_or(u32::MAX).saturating_sub(1);
                     let layout = LayoutError::MeshOutside { side, rank, last };
                     return Err(PlanError::Layout { name: tensor.name.clone(), layout });
                 }
@@ -89,17 +93,13 @@ impl Manifest {
 
     /// All ranks that any tensor of the given side names, ascending.
     pub fn side_ranks(&self, side: impl Fn(&TensorSpec) -> &Layout) -> Vec<Rank> {
-        let mut ranks: Vec<Rank> = Vec::new();
-        let mut last: Option<*const Layout> = None;
-        for tensor in &self.tensors {
-            let layout = side(tensor);
-            if last != Some(layout as *const Layout) {
-                ranks.extend_from_slice(layout.mesh().ranks());
-                ranks.sort_unstable();
-                ranks.dedup();
-                last = Some(layout);
+        let mut seen: HashSet<*const Mesh> = HashSet::new();
+        let mut ranks: BTreeSet<Rank> = BTreeSet::new();
+        for mesh in self.tensors.iter().map(|tensor| side(tensor).mesh()) {
+            if seen.insert(mesh) {
+                ranks.extend(mesh.ranks());
             }
         }
-        ranks
+        ranks.into_iter().collect()
     }
 }

@@ -1,14 +1,15 @@
 //! Coverage proof. In: plan and flows. Out: counts, or the first fault. Guarantee: by interval arithmetic, without
-//! moving data: every destination byte with a source is written exactly once; those without one are counted.
+//! moving data: every flow is a tree that starts at a holder, every destination byte with a source is written
+//! exactly once, those without one are counted.
 
-use super::{Flow, Piece};
+use super::{Flow, Node, Piece};
 use crate::base::Rank;
-use crate::plan::{CellId, Plan};
-use std::collections::BTreeMap;
+use crate::plan::{CellClass, CellId, Plan};
 use thiserror::Error;
 
 /// A routed plan that does not deliver what its plan wants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum CheckError {
     /// Elements that no flow delivers.
     #[error("rank {rank} never receives elements {from}..{to} of cell {cell} of tensor {tensor:?}")]
@@ -50,6 +51,14 @@ pub enum CheckError {
         /// Cell index.
         cell: u32,
     },
+    /// A flow that is no tree or carries what does not exist.
+    #[error("flow {flow} {fault}")]
+    Malformed {
+        /// Index of the flow.
+        flow: usize,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
 }
 
 /// What a proof found.
@@ -61,65 +70,128 @@ pub struct Coverage {
     pub without_source: u64,
 }
 
+/// A delivery: elements `start..end` of a cell to a rank. Ordered by rank, then cell, then start.
+type Delivery = (Rank, CellId, u64, u64);
+
 /// Proves that `flows` deliver `plan`.
 pub fn check(plan: &Plan, flows: &[Flow]) -> Result<Coverage, CheckError> {
-    let mut class_of: BTreeMap<CellId, usize> = BTreeMap::new();
-    for (number, class) in plan.classes().iter().enumerate() {
-        class_of.extend(class.cells.iter().map(|&cell| (cell, number)));
-    }
-    let mut parts: BTreeMap<(Rank, CellId), Vec<(u64, u64)>> = BTreeMap::new();
-    for flow in flows {
+    let class_of = classes_of_cells(plan);
+    let mut deliveries: Vec<Vec<Delivery>> = vec![Vec::new(); plan.classes().len()];
+    for (number, flow) in flows.iter().enumerate() {
+        let malformed = |fault| CheckError::Malformed { flow: number, fault };
+        check_tree(&flow.nodes).map_err(malformed)?;
+        let mut bytes = 0u128;
         for piece in &flow.pieces {
-            let class = &plan.classes()[class_of[&piece.cell]];
-            let stranger = |what, verb, rank| {
-                let tensor = plan.manifest().tensors()[piece.cell.tensor as usize].name.clone();
-                CheckError::Stranger { what, verb, rank, tensor, cell: piece.cell.cell }
-            };
-            if class.holders.binary_search(&flow.nodes[0].rank).is_err() {
-                return Err(stranger("from", "hold", flow.nodes[0].rank));
+            let cells = class_of.get(piece.cell.tensor as usize);
+            let class = cells.and_then(|cells| cells.get(piece.cell.cell as usize));
+            let &class = class.ok_or_else(|| malformed("carries a cell that the plan does not have"))?;
+            if piece.start >= piece.end || piece.end > plan.cell(piece.cell).elements() {
+                return Err(malformed("carries elements that its cell does not have"));
             }
-            for node in flow.nodes.iter().filter(|node| node.wants) {
-                if class.wanters.binary_search(&node.rank).is_err() {
-                    return Err(stranger("to", "want", node.rank));
-                }
-                let Piece { cell, start, end } = *piece;
-                parts.entry((node.rank, cell)).or_default().push((start, end));
-            }
+            bytes += u128::from(piece.end - piece.start) * u128::from(plan.element_bytes(piece.cell.tensor));
+            deliver(plan, &plan.classes()[class], flow, *piece, &mut deliveries[class])?;
+        }
+        if bytes != u128::from(flow.bytes) {
+            return Err(malformed("has pieces that do not sum to its bytes"));
         }
     }
     let mut coverage = Coverage { written: 0, without_source: 0 };
-    for class in plan.classes() {
+    for (class, deliveries) in plan.classes().iter().zip(&mut deliveries) {
+        let bytes = class.bytes * class.wanters.len() as u64;
         if class.holders.is_empty() {
-            coverage.without_source += class.bytes * class.wanters.len() as u64;
+            coverage.without_source += bytes;
             continue;
         }
-        for &rank in &class.wanters {
-            for &cell in &class.cells {
-                covered_once(plan, rank, cell, parts.remove(&(rank, cell)).unwrap_or_default())?;
-            }
-            coverage.written += class.bytes;
-        }
+        deliveries.sort_unstable();
+        check_class(plan, class, deliveries)?;
+        coverage.written += bytes;
     }
     Ok(coverage)
 }
 
-/// `parts` must tile the elements of the cell.
-fn covered_once(plan: &Plan, rank: Rank, cell: CellId, mut parts: Vec<(u64, u64)>) -> Result<(), CheckError> {
-    let tensor = || plan.manifest().tensors()[cell.tensor as usize].name.clone();
-    let elements = plan.cell(cell).elements();
-    parts.sort_unstable();
-    let mut reached = 0;
-    for (start, end) in parts {
-        if start < reached {
-            return Err(CheckError::Twice { rank, tensor: tensor(), cell: cell.cell, from: start });
+/// Per tensor and cell the index of its class.
+fn classes_of_cells(plan: &Plan) -> Vec<Vec<usize>> {
+    let tensors = 0..plan.manifest().tensors().len();
+    let mut class_of: Vec<Vec<usize>> = tensors.map(|tensor| vec![0; plan.tensor_cells(tensor).cells.len()]).collect();
+    for (number, class) in plan.classes().iter().enumerate() {
+        for cell in &class.cells {
+            class_of[cell.tensor as usize][cell.cell as usize] = number;
         }
-        if start > reached {
-            return Err(CheckError::Missing { rank, tensor: tensor(), cell: cell.cell, from: reached, to: start });
-        }
-        reached = end;
     }
-    if reached < elements {
-        return Err(CheckError::Missing { rank, tensor: tensor(), cell: cell.cell, from: reached, to: elements });
+    class_of
+}
+
+/// A root, then nodes whose parents stand before them, no rank twice.
+fn check_tree(nodes: &[Node]) -> Result<(), &'static str> {
+    match nodes.first() {
+        None => return Err("has no root"),
+        Some(root) if root.parent.is_some() => return Err("has a root with a parent"),
+        Some(_) => {}
+    }
+    for (index, node) in nodes.iter().enumerate().skip(1) {
+        if node.parent.is_none_or(|parent| parent as usize >= index) {
+            return Err("has a node whose parent does not stand before it");
+        }
+    }
+    let mut ranks: Vec<Rank> = nodes.iter().map(|node| node.rank).collect();
+    ranks.sort_unstable();
+    if ranks.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("passes through a rank twice");
+    }
+    Ok(())
+}
+
+/// Notes who gets a piece; the root must hold it and every receiver that keeps it must want it.
+fn deliver(
+    plan: &Plan,
+    class: &CellClass,
+    flow: &Flow,
+    piece: Piece,
+    deliveries: &mut Vec<Delivery>,
+) -> Result<(), CheckError> {
+    let Piece { cell, start, end } = piece;
+    let stranger = |what, verb, rank| CheckError::Stranger {
+        what,
+        verb,
+        rank,
+        tensor: plan.manifest().tensors()[cell.tensor as usize].name.clone(),
+        cell: cell.cell,
+    };
+    let root = flow.nodes[0].rank;
+    if class.holders.binary_search(&root).is_err() {
+        return Err(stranger("from", "hold", root));
+    }
+    for node in flow.nodes.iter().filter(|node| node.wants) {
+        if class.wanters.binary_search(&node.rank).is_err() {
+            return Err(stranger("to", "want", node.rank));
+        }
+        deliveries.push((node.rank, cell, start, end));
+    }
+    Ok(())
+}
+
+/// The sorted deliveries of a class must tile every cell for every wanter.
+fn check_class(plan: &Plan, class: &CellClass, deliveries: &[Delivery]) -> Result<(), CheckError> {
+    let mut next = deliveries.iter().peekable();
+    for &rank in &class.wanters {
+        for &cell in &class.cells {
+            let tensor = || plan.manifest().tensors()[cell.tensor as usize].name.clone();
+            let missing = |from, to| CheckError::Missing { rank, tensor: tensor(), cell: cell.cell, from, to };
+            let mut reached = 0;
+            while let Some(&(_, _, start, end)) = next.next_if(|delivery| (delivery.0, delivery.1) == (rank, cell)) {
+                if start < reached {
+                    return Err(CheckError::Twice { rank, tensor: tensor(), cell: cell.cell, from: start });
+                }
+                if start > reached {
+                    return Err(missing(reached, start));
+                }
+                reached = end;
+            }
+            let elements = plan.cell(cell).elements();
+            if reached < elements {
+                return Err(missing(reached, elements));
+            }
+        }
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod cost;
 mod flow;
 mod leaders;
 mod options;
+mod order;
 mod routes;
 
 pub use check::{CheckError, Coverage, check};

@@ -3,7 +3,7 @@
 
 use super::flow::{Flow, Gather, Node};
 use super::leaders::{GRAIN, Loads, Share, carrier};
-use super::{Injection, RouteKind, RouteOptions};
+use super::{Injection, RouteKind, RouteOptions, order};
 use crate::base::{DomainId, Rank};
 use crate::plan::{CellClass, Plan};
 use crate::topology::Topology;
@@ -24,6 +24,8 @@ struct Router<'a> {
     injection: Injection,
     egress: Loads,
     ingress: Loads,
+    /// Bytes that holders serve to others inside their domain.
+    served: Loads,
     /// Counts chains too small to be cut by domain, so that they start in turn at every domain.
     turns: usize,
     flows: Vec<Flow>,
@@ -38,6 +40,7 @@ pub fn route(plan: &Plan, topology: &Topology, options: RouteOptions) -> Routed 
         injection: options.injection,
         egress: Loads::new(ranks),
         ingress: Loads::new(ranks),
+        served: Loads::new(ranks),
         turns: 0,
         flows: Vec::new(),
     };
@@ -53,7 +56,7 @@ pub fn route(plan: &Plan, topology: &Topology, options: RouteOptions) -> Routed 
             }
         }
     }
-    rotate(&mut router.flows, ranks);
+    order::arrange(&mut router.flows);
     Routed { options, flows: router.flows }
 }
 
@@ -137,16 +140,16 @@ impl Router<'_> {
 
     /// A domain that holds the class already: its own replicas serve it, the network is not used.
     fn local(&mut self, class: &CellClass, gather: &Gather<'_>, holders: &[Rank], wanters: &[Rank]) {
-        for &rank in wanters.iter().filter(|rank| holders.contains(rank)) {
+        let (own, readers): (Vec<Rank>, Vec<Rank>) =
+            wanters.iter().partition(|rank| holders.binary_search(rank).is_ok());
+        for rank in own {
             self.push(gather, 0, class.bytes, vec![root(rank, true)]);
         }
-        let readers: Vec<Rank> = wanters.iter().filter(|rank| !holders.contains(rank)).copied().collect();
         if readers.is_empty() {
             return;
         }
         let holders = if self.injection == Injection::Single { &holders[..1] } else { holders };
-        let mut loads = Loads::new(self.topology.size());
-        for share in loads.split(holders, class.bytes, |at| gather.border(at)) {
+        for share in self.served.split(holders, class.bytes, |at| gather.border(at)) {
             let mut nodes = vec![root(share.rank, false)];
             nodes.extend(readers.iter().map(|&reader| child(reader, 0, true)));
             self.push(gather, share.from, share.to, nodes);
@@ -205,14 +208,4 @@ impl Router<'_> {
             start = end;
         }
     }
-}
-
-/// Sorts flows by the distance from root to first receiver, so that at every moment different roots serve
-/// different receivers.
-fn rotate(flows: &mut [Flow], ranks: usize) {
-    flows.sort_by_key(|flow| {
-        let first = flow.nodes[0].rank.index();
-        let receiver = flow.nodes.get(1).map_or(first, |node| node.rank.index());
-        ((receiver + ranks - first) % ranks, first)
-    });
 }
