@@ -23,7 +23,7 @@
 
 pub mod base;
 pub mod bootstrap;
-pub mod comm;
+//comm
 pub mod execute;
 pub mod layout;
 pub mod memory;

@@ -5,8 +5,8 @@
 use super::tensors::LocalTensors;
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
-use crate::plan::digest::{ManifestDigest, field_values, first_difference};
 use crate::plan::Manifest;
+use crate::plan::digest::{ManifestDigest, field_values, first_difference};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 

@@ -24,17 +24,23 @@ struct Attach<'a> {
     plan: &'a Plan,
     local: &'a LocalTensors,
     prepared: &'a Prepared,
-    peer_numbers: HashMap<Rank, u32>,
+    theirs: Theirs<'a>,
     spans: Vec<Span>,
-    segment_spans: HashMap<SegmentId, u32>,
     buffer_spans: HashMap<u64, u32>,
-    source_exports: HashMap<(Rank, u32), Export>,
-    destination_exports: HashMap<(Rank, u32), Export>,
-    direct_exports: HashMap<(Rank, u32), Export>,
-    maps: BTreeMap<Rank, PeerMaps>,
     table: CopyTable,
     copies: Vec<CopyOp>,
     puts: Vec<PutOp>,
+}
+
+/// What peers exported.
+struct Theirs<'a> {
+    plan: &'a Plan,
+    peer_numbers: HashMap<Rank, u32>,
+    segment_spans: HashMap<SegmentId, u32>,
+    source: HashMap<(Rank, u32), Export>,
+    destination: HashMap<(Rank, u32), Export>,
+    direct: HashMap<(Rank, u32), Export>,
+    maps: BTreeMap<Rank, PeerMaps>,
 }
 
 struct PeerMaps {
@@ -56,14 +62,17 @@ pub(super) fn attach(
         plan,
         local,
         prepared,
-        peer_numbers: theirs.keys().enumerate().map(|(number, &rank)| (rank, number as u32)).collect(),
+        theirs: Theirs {
+            plan,
+            peer_numbers: theirs.keys().enumerate().map(|(number, &rank)| (rank, number as u32)).collect(),
+            segment_spans: HashMap::from([(segment.id(), 0)]),
+            source: HashMap::new(),
+            destination: HashMap::new(),
+            direct: HashMap::new(),
+            maps: BTreeMap::new(),
+        },
         spans: vec![Span::of_segment(&segment)],
-        segment_spans: HashMap::from([(segment.id(), 0)]),
         buffer_spans: HashMap::new(),
-        source_exports: HashMap::new(),
-        destination_exports: HashMap::new(),
-        direct_exports: HashMap::new(),
-        maps: BTreeMap::new(),
         table: CopyTable::new(),
         copies: Vec::new(),
         puts: Vec::new(),
@@ -113,6 +122,28 @@ fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
     hops
 }
 
+impl Theirs<'_> {
+    /// Where a peer's tensor lies, as this rank reads it.
+    fn tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
+        let tensor = piece.cell.tensor;
+        let (exports, maps) = match stored {
+            Storage::Source => (&self.source, &self.maps[&from].source),
+            _ => (&self.destination, &self.maps[&from].destination),
+        };
+        let Some(export) = exports.get(&(from, tensor)) else { return (None, None) };
+        let (place, base) = match export.memory {
+            ExportedMemory::Shared { segment, offset } => {
+                (self.segment_spans.get(&segment).map(|&span| Place::Span(span)), offset)
+            }
+            ExportedMemory::Private { address } => {
+                (Some(Place::Process { peer: self.peer_numbers[&from], address }), 0)
+            }
+            ExportedMemory::Region { .. } => (None, 0),
+        };
+        (peer_end(self.plan, &maps[tensor as usize], export, base, piece), place)
+    }
+}
+
 impl Attach<'_> {
     fn peer(
         &mut self,
@@ -134,25 +165,25 @@ impl Attach<'_> {
         }
         for export in invitation.source.iter().chain(&invitation.destination) {
             if let ExportedMemory::Shared { segment, .. } = export.memory
-                && !self.segment_spans.contains_key(&segment)
+                && !self.theirs.segment_spans.contains_key(&segment)
             {
                 let opened = group.segments.open(&peering.server, segment, deadline)?;
-                self.segment_spans.insert(segment, self.spans.len() as u32);
+                self.theirs.segment_spans.insert(segment, self.spans.len() as u32);
                 self.spans.push(Span::of_segment(&opened));
             }
         }
         let index = |exports: &[Export], map: &mut HashMap<(Rank, u32), Export>| {
             map.extend(exports.iter().map(|export| ((rank, export.tensor), export.clone())));
         };
-        index(&invitation.source, &mut self.source_exports);
-        index(&invitation.destination, &mut self.destination_exports);
-        index(&invitation.direct_tensors, &mut self.direct_exports);
+        index(&invitation.source, &mut self.theirs.source);
+        index(&invitation.destination, &mut self.theirs.destination);
+        index(&invitation.direct_tensors, &mut self.theirs.direct);
         let tensors = self.plan.manifest().tensors();
         let maps = PeerMaps {
             source: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
             destination: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),
         };
-        self.maps.insert(rank, maps);
+        self.theirs.maps.insert(rank, maps);
         let mine = &self.prepared.invitations[&rank];
         let linked = program.arrivals.contains_key(&rank) || program.sends.contains_key(&rank);
         Ok(Peer {
@@ -248,10 +279,10 @@ impl Attach<'_> {
                 Incoming::OwnCopy => (own(Side::Source), self.own_place(Side::Source, tensor), None),
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
-                    (in_slot(), Some(Place::PeerSlot(self.peer_numbers[&from])), Some(from))
+                    (in_slot(), Some(Place::PeerSlot(self.theirs.peer_numbers[&from])), Some(from))
                 }
                 Incoming::Pull { from, stored } => {
-                    let (end, place) = self.peer_tensor(from, stored, piece);
+                    let (end, place) = self.theirs.tensor(from, stored, piece);
                     (end, place, Some(from))
                 }
             };
@@ -265,24 +296,6 @@ impl Attach<'_> {
             packed += (piece.end - piece.start) * plan.element_bytes(tensor);
         }
         Ok(())
-    }
-
-    /// Where a peer's tensor lies, as this rank reads it.
-    fn peer_tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
-        let tensor = piece.cell.tensor;
-        let (exports, maps) = match stored {
-            Storage::Source => (&self.source_exports, &self.maps[&from].source),
-            _ => (&self.destination_exports, &self.maps[&from].destination),
-        };
-        let Some(export) = exports.get(&(from, tensor)) else { return (None, None) };
-        let (place, base) = match export.memory {
-            ExportedMemory::Shared { segment, offset } => {
-                (self.segment_spans.get(&segment).map(|&span| Place::Span(span)), offset)
-            }
-            ExportedMemory::Private { address } => (Some(Place::Process { peer: self.peer_numbers[&from], address }), 0),
-            ExportedMemory::Region { .. } => (None, 0),
-        };
-        (peer_end(self.plan, &maps[tensor as usize], export, base, piece), place)
     }
 
     fn push(
@@ -310,8 +323,8 @@ impl Attach<'_> {
             runs(program, plan, item, |piece| own_end(plan, local, side, piece).map(|(end, _)| end))?
         };
         let remote_runs = if invitation.direct.get(position).copied().unwrap_or(false) {
-            let maps = &self.maps[&peer].destination;
-            let exports = &self.direct_exports;
+            let maps = &self.theirs.maps[&peer].destination;
+            let exports = &self.theirs.direct;
             runs(program, plan, item, |piece| {
                 let export = exports.get(&(peer, piece.cell.tensor))?;
                 peer_end(plan, &maps[piece.cell.tensor as usize], export, 0, piece)
@@ -331,7 +344,7 @@ impl Attach<'_> {
             };
             let remote = match to.tensor {
                 IN_SLOT => Some(RemoteRef::Slot),
-                tensor => match self.direct_exports.get(&(peer, tensor)).map(|export| export.memory) {
+                tensor => match self.theirs.direct.get(&(peer, tensor)).map(|export| export.memory) {
                     Some(ExportedMemory::Region { region }) => Some(RemoteRef::Region(region)),
                     _ => None,
                 },
@@ -378,4 +391,3 @@ impl Attach<'_> {
         Ok(())
     }
 }
-

@@ -17,7 +17,9 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ExecuteError {
     /// A rank in a mesh passed no buffer.
-    #[error("tensor {tensor:?}: no {side} buffer on this rank, which holds a local tensor of shape {shape:?}; pass one")]
+    #[error(
+        "tensor {tensor:?}: no {side} buffer on this rank, which holds a local tensor of shape {shape:?}; pass one"
+    )]
     NoBuffer {
         /// Tensor.
         tensor: String,
@@ -46,7 +48,9 @@ pub enum ExecuteError {
         source: LayoutError,
     },
     /// Two tensors share memory and one of them is written.
-    #[error("{first_side} of tensor {first:?} and {second_side} of tensor {second:?} share memory on this rank; give every destination its own")]
+    #[error(
+        "{first_side} of tensor {first:?} and {second_side} of tensor {second:?} share memory on this rank; give every destination its own"
+    )]
     Overlap {
         /// One tensor.
         first: String,
@@ -74,7 +78,9 @@ pub enum ExecuteError {
         message: String,
     },
     /// Two ranks passed different manifests.
-    #[error("rank {other} and rank {first} disagree: tensor {tensor} ({name:?}), {field}: {other_value} on rank {other}, {first_value} on rank {first}; every rank must pass the same manifest")]
+    #[error(
+        "rank {other} and rank {first} disagree: tensor {tensor} ({name:?}), {field}: {other_value} on rank {other}, {first_value} on rank {first}; every rank must pass the same manifest"
+    )]
     Disagreement {
         /// Reference rank.
         first: Rank,
@@ -92,7 +98,9 @@ pub enum ExecuteError {
         other_value: String,
     },
     /// Two ranks run with different options.
-    #[error("rank {other} and rank {first} run with different {what}: {other_value} on rank {other}, {first_value} on rank {first}; give all ranks the same")]
+    #[error(
+        "rank {other} and rank {first} run with different {what}: {other_value} on rank {other}, {first_value} on rank {first}; give all ranks the same"
+    )]
     OptionsDiffer {
         /// Reference rank.
         first: Rank,
@@ -106,7 +114,9 @@ pub enum ExecuteError {
         other_value: String,
     },
     /// Too little staging memory is left.
-    #[error("{available} bytes of staging are left on rank {rank} and this transfer needs at least {needed}; raise CROSSMESH_STAGING or free other transfers")]
+    #[error(
+        "{available} bytes of staging are left on rank {rank} and this transfer needs at least {needed}; raise CROSSMESH_STAGING or free other transfers"
+    )]
     Staging {
         /// The rank with the least.
         rank: Rank,
@@ -116,7 +126,9 @@ pub enum ExecuteError {
         needed: u64,
     },
     /// More arrivals than a link can number.
-    #[error("{arrivals} chunks from one rank; a message link numbers at most {most}: raise CROSSMESH_CHUNK or split the manifest")]
+    #[error(
+        "{arrivals} chunks from one rank; a message link numbers at most {most}: raise CROSSMESH_CHUNK or split the manifest"
+    )]
     TooManyChunks {
         /// Chunks.
         arrivals: u64,

@@ -35,6 +35,8 @@ pub(super) struct Invitation {
     pub(super) segment: Option<SegmentId>,
     /// Where slots begin in it.
     pub(super) slots_offset: u64,
+    /// Distance between slots.
+    pub(super) slot_bytes: u64,
     /// Source tensors that the peer reads here.
     pub(super) source: Vec<Export>,
     /// Destination tensors that the peer reads here.

@@ -138,6 +138,10 @@ impl Group {
 
     /// Number of the link that joins this rank and `peer`.
     pub(super) fn link_to(&self, peer: Rank) -> usize {
-        if self.topology.domain(self.rank) == self.topology.domain(peer) { self.links.local } else { self.links.network }
+        if self.topology.domain(self.rank) == self.topology.domain(peer) {
+            self.links.local
+        } else {
+            self.links.network
+        }
     }
 }

@@ -70,7 +70,6 @@ pub(super) struct Prepared {
     pub(super) program: Program,
     pub(super) slots: Slots,
     pub(super) slots_offset: u64,
-    pub(super) board: BoardLayout,
     pub(super) direct: Vec<bool>,
     /// Pushes that are packed.
     pub(super) packed: Vec<bool>,
@@ -104,7 +103,9 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
         .all_shared
         .iter()
         .zip(group.members.iter())
-        .map(|(&shared, world)| shared || (group.mapped == Mapped::Auto && group.peering[world.index()].process_readable))
+        .map(|(&shared, world)| {
+            shared || (group.mapped == Mapped::Auto && group.peering[world.index()].process_readable)
+        })
         .collect();
     Reach { readable, mapped: group.mapped != Mapped::Staged, chunk_bytes }
 }
@@ -145,7 +146,6 @@ pub(super) fn prepare(
         program,
         slots,
         slots_offset,
-        board,
         direct,
         packed,
         available_words,
@@ -328,11 +328,7 @@ impl Prepared {
     }
 
     /// Adds memory to the invitations.
-    fn fill(
-        &self,
-        local: &LocalTensors,
-        invitations: &mut BTreeMap<Rank, Invitation>,
-    ) -> Result<(), ExecuteError> {
+    fn fill(&self, local: &LocalTensors, invitations: &mut BTreeMap<Rank, Invitation>) -> Result<(), ExecuteError> {
         let group = &self.reservation.group;
         let mut engine = group.engine.lock();
         for (&peer, invitation) in invitations {
@@ -353,12 +349,13 @@ impl Prepared {
             }
             if let Some(items) = self.program.arrivals.get(&peer) {
                 let count = items.len() as u32;
-                invitation.signal_base =
-                    engine.reserve_signals(group.world(peer), count, self.reservation.number)?;
+                invitation.signal_base = engine.reserve_signals(group.world(peer), count, self.reservation.number)?;
                 let straight: Vec<u32> = items.iter().copied().filter(|&item| self.direct[item as usize]).collect();
                 for tensor in self.program.tensors_of(&straight) {
                     let Some(place) = &local.destination[tensor as usize] else { continue };
-                    let Some(&region) = self.buffer_regions.get(&(place.buffer.as_ptr() as u64, link)) else { continue };
+                    let Some(&region) = self.buffer_regions.get(&(place.buffer.as_ptr() as u64, link)) else {
+                        continue;
+                    };
                     let region = engine.links.get(link).export(region)?;
                     let memory = ExportedMemory::Region { region };
                     let (offset, strides) = (place.offset, place.strides.clone());

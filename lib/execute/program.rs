@@ -130,7 +130,8 @@ struct Share<'a> {
 /// Compiles the share of `rank`.
 pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &Reach, rank: Rank) -> Program {
     let mut program = Program {
-        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max().unwrap_or(0) as u32,
+        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max().unwrap_or(0)
+            as u32,
         ..Program::default()
     };
     let shares: Vec<Share<'_>> = flows

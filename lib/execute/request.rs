@@ -140,7 +140,8 @@ impl Reshard {
             return Err(ExecuteError::Active);
         }
         for (buffer, write) in &self.buffers {
-            let hold = if *write { buffer.hold_for_write().map(Hold::Write) } else { buffer.hold_for_read().map(Hold::Read) };
+            let hold =
+                if *write { buffer.hold_for_write().map(Hold::Write) } else { buffer.hold_for_read().map(Hold::Read) };
             match hold {
                 Ok(hold) => self.holds.push(hold),
                 Err(error) => {
@@ -250,8 +251,7 @@ fn exchange(
 ) -> Result<BTreeMap<Rank, Invitation>, ExecuteError> {
     let mut outgoing = vec![Vec::new(); group.size()];
     for (&peer, invitation) in &prepared.invitations {
-        outgoing[peer.index()] =
-            postcard::to_allocvec(invitation).map_err(|source| unreadable(group.rank, source))?;
+        outgoing[peer.index()] = postcard::to_allocvec(invitation).map_err(|source| unreadable(group.rank, source))?;
     }
     let incoming = group.exchange(&outgoing, deadline)?;
     prepared

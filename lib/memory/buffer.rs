@@ -100,6 +100,11 @@ impl Buffer {
         self.0.start
     }
 
+    /// Whether peers on this host can map it.
+    pub fn is_shared(&self) -> bool {
+        self.segment().is_some()
+    }
+
     /// Where its memory is.
     pub fn kind(&self) -> MemoryKind {
         match &self.0.owner {

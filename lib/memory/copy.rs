@@ -117,9 +117,9 @@ impl CopyTable {
         let loops = &mut self.dimensions[first..];
         loops.reverse();
         let end = |offset: u64, step: fn(&CopyDimension) -> u64| {
-            loops
-                .iter()
-                .try_fold(offset.checked_add(run)?, |end, dim| end.checked_add((dim.extent - 1).checked_mul(step(dim))?))
+            loops.iter().try_fold(offset.checked_add(run)?, |end, dim| {
+                end.checked_add((dim.extent - 1).checked_mul(step(dim))?)
+            })
         };
         let source_end = end(source.offset, |dim| dim.source).ok_or_else(too_large)?;
         let destination_end = end(destination.offset, |dim| dim.destination).ok_or_else(too_large)?;
@@ -287,11 +287,7 @@ unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimension], run:
             for round in 0..dim.extent as usize {
                 // SAFETY: the caller vouches for every run of the loop.
                 unsafe {
-                    std::ptr::copy(
-                        from.add(round * dim.source as usize),
-                        to.add(round * dim.destination as usize),
-                        run,
-                    )
+                    std::ptr::copy(from.add(round * dim.source as usize), to.add(round * dim.destination as usize), run)
                 };
             }
         }

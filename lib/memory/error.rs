@@ -25,7 +25,9 @@ pub enum MemoryError {
         source: Errno,
     },
     /// A box whose positions do not fit 64 bits.
-    #[error("a box of extents {extents:?} and {element}-byte elements reaches beyond 64-bit positions; use a smaller view")]
+    #[error(
+        "a box of extents {extents:?} and {element}-byte elements reaches beyond 64-bit positions; use a smaller view"
+    )]
     CopyTooLarge {
         /// Elements per dimension.
         extents: Vec<u64>,

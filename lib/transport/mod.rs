@@ -8,6 +8,7 @@
 //! returns, no write of that peer can land.
 
 use crate::base::{Deadline, Rank};
+use crate::memory::Span;
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
@@ -126,12 +127,9 @@ pub trait MessageLink: Send {
     fn capabilities(&self) -> Capabilities;
     /// What peers need to connect here; exchanged by all ranks at start.
     fn address(&self) -> Vec<u8>;
-    /// Makes `bytes` bytes at `start` usable by this link.
-    ///
-    /// # Safety
-    /// The memory must stay valid and mapped until `deregister` returns, and with `REMOTE_WRITE` nothing in
-    /// this process may rely on its contents while peers may put into it.
-    unsafe fn register(&mut self, start: *mut u8, bytes: u64, rights: Rights) -> Result<RegionId, TransportError>;
+    /// Makes `memory` usable by this link, which keeps it until `deregister`. With `REMOTE_WRITE` peers may put
+    /// into it at any time.
+    fn register(&mut self, memory: Span, rights: Rights) -> Result<RegionId, TransportError>;
     /// What a peer needs to put into `region`.
     fn export(&self, region: RegionId) -> Result<RemoteRegion, TransportError>;
     /// Ends a registration; later puts into it are refused.

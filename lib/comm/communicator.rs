@@ -1,0 +1,157 @@
+//! The communicator. In: a world or a split. Out: MPI-style calls. Guarantee: see the module head.
+
+use super::world::{self, World, WorldOptions};
+use super::{Buffers, CommError, Reshard, ReshardOptions};
+use crate::base::{Deadline, Rank, env};
+use crate::bootstrap::Cause;
+use crate::execute::Group;
+use crate::plan::Manifest;
+use crate::topology::Topology;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const DEFAULT_TIMEOUT: u64 = 600;
+
+/// Ranks that act together.
+pub struct Communicator {
+    // Declared before the world: the engine must be gone before control is.
+    group: Group,
+    splits: AtomicU64,
+    world: Arc<World>,
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Communicator(rank {} of {})", self.rank(), self.size())
+    }
+}
+
+impl Communicator {
+    /// All ranks of the job; collective. Finds the others through MPI, a unique id, or alone.
+    pub fn world(options: &WorldOptions) -> Result<Self, CommError> {
+        let (world, group) = world::connect(options)?;
+        Ok(Self { group, splits: AtomicU64::new(0), world: Arc::new(world) })
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> Rank {
+        self.group.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    /// Where the ranks are.
+    pub fn topology(&self) -> &Topology {
+        &self.group.topology
+    }
+
+    /// Deadline of calls that are given none: `CROSSMESH_TIMEOUT` from now.
+    pub fn default_deadline() -> Result<Deadline, CommError> {
+        Ok(Deadline::after(Duration::from_secs(env::integer(env::TIMEOUT)?.unwrap_or(DEFAULT_TIMEOUT))))
+    }
+
+    /// Returns once every rank has called it.
+    pub fn barrier(&self, deadline: Deadline) -> Result<(), CommError> {
+        Ok(self.group.barrier(deadline)?)
+    }
+
+    /// Everybody's bytes, by rank; for small control data.
+    pub fn allgather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, CommError> {
+        Ok(self.group.allgather(mine, deadline)?)
+    }
+
+    /// Ranks of equal `color` form a communicator each, ordered by `key`, then by rank; `None` for ranks without a
+    /// color (MPI_UNDEFINED). Collective.
+    pub fn split(&self, color: Option<u32>, key: u32, deadline: Deadline) -> Result<Option<Self>, CommError> {
+        let mut mine = [0u8; 9];
+        mine[0] = u8::from(color.is_some());
+        mine[1..5].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
+        mine[5..].copy_from_slice(&key.to_le_bytes());
+        let all = self.group.allgather(&mine, deadline)?;
+        let number = self.splits.fetch_add(1, Ordering::AcqRel);
+        let Some(color) = color else { return Ok(None) };
+        let word = |bytes: &[u8]| bytes.try_into().map(u32::from_le_bytes).unwrap_or(0);
+        let mut chosen: Vec<(u32, Rank)> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, bytes)| bytes.len() == mine.len() && bytes[0] == 1 && word(&bytes[1..5]) == color)
+            .map(|(rank, bytes)| (word(&bytes[5..]), Rank(rank as u32)))
+            .collect();
+        chosen.sort_unstable();
+        let ranks: Vec<Rank> = chosen.iter().map(|&(_, rank)| rank).collect();
+        let position = ranks.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
+        let group = Group {
+            context: context(self.group.context, number, color),
+            members: Arc::new(ranks.iter().map(|&rank| self.group.world(rank)).collect()),
+            rank: Rank(position as u32),
+            topology: Arc::new(self.group.topology.select(&ranks)),
+            ..self.group.clone()
+        };
+        Ok(Some(Self { group, splits: AtomicU64::new(0), world: self.world.clone() }))
+    }
+
+    /// Prepares a persistent transfer; collective. See [`Reshard`].
+    pub fn reshard_init(
+        &self,
+        manifest: &Arc<Manifest>,
+        buffers: &Buffers,
+        options: ReshardOptions,
+        deadline: Deadline,
+    ) -> Result<Reshard, CommError> {
+        Ok(Reshard::init(&self.group, manifest, buffers, options, deadline)?)
+    }
+
+    /// Prepares, runs and frees a transfer; collective.
+    pub fn reshard(
+        &self,
+        manifest: &Arc<Manifest>,
+        buffers: &Buffers,
+        options: ReshardOptions,
+        deadline: Deadline,
+    ) -> Result<(), CommError> {
+        let mut transfer = self.reshard_init(manifest, buffers, options, deadline)?;
+        transfer.start()?;
+        Ok(transfer.wait(deadline)?)
+    }
+
+    /// Ends the whole job with a cause that every rank will report; returns the cause that came first.
+    pub fn abort(&self, phase: &str, message: &str) -> Arc<Cause> {
+        let host = self.group.topology.host(self.rank()).to_string();
+        let rank = self.world.control.rank();
+        self.world.control.abort(Cause { rank, host, phase: phase.into(), message: message.into() })
+    }
+
+    /// The cause of the job's end, once there is one.
+    pub fn abort_cause(&self) -> Option<Arc<Cause>> {
+        self.world.control.abort_cause()
+    }
+
+    /// Ends the job in order; collective over the world, after all transfers and splits are dropped. Without it,
+    /// a rank that leaves counts as dead.
+    pub fn finalize(self, deadline: Deadline) -> Result<(), CommError> {
+        let users = Arc::strong_count(&self.group.engine) - 1;
+        if users > 0 {
+            return Err(CommError::InUse { users });
+        }
+        self.world.control.barrier(world::WORLD_CONTEXT, &self.group.members, deadline)?;
+        self.group.engine.close(deadline)?;
+        self.world.control.close(deadline)?;
+        self.world.finish(true);
+        Ok(())
+    }
+}
+
+/// A number for a split's exchanges, equal on its members and unlike any other's.
+fn context(parent: u64, number: u64, color: u32) -> u64 {
+    let mut hasher = Sha256::new();
+    hasher.update(parent.to_le_bytes());
+    hasher.update(number.to_le_bytes());
+    hasher.update(color.to_le_bytes());
+    let digest = hasher.finalize();
+    digest.iter().take(8).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte)) >> 1 | 1
+}

@@ -1,0 +1,60 @@
+//! Errors of a communicator: those of the layers it joins.
+
+use crate::base::{Rank, env::EnvError};
+use crate::bootstrap::{BootstrapError, Cause};
+use crate::execute::ExecuteError;
+use crate::memory::MemoryError;
+use crate::topology::TopologyError;
+use crate::transport::TransportError;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A call on a communicator that failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// The job did not come together, or a control connection failed.
+    #[error("control")]
+    Bootstrap(#[from] BootstrapError),
+    /// Ranks state contradictory places.
+    #[error("topology")]
+    Topology(#[from] TopologyError),
+    /// A transfer.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// Memory for the job's own use.
+    #[error("memory")]
+    Memory(#[from] MemoryError),
+    /// A link.
+    #[error("link")]
+    Transport(#[from] TransportError),
+    /// An environment variable.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// What another rank stated cannot be read.
+    #[error("rank {peer} stated facts that cannot be read; all ranks must run the same version")]
+    Unreadable {
+        /// The rank.
+        peer: Rank,
+        /// Why.
+        #[source]
+        source: postcard::Error,
+    },
+    /// The interface to bind to does not exist or has no address.
+    #[error(
+        "CROSSMESH_INTERFACE={interface:?} is neither an address nor an interface of this host with one; `ip address` lists them"
+    )]
+    Interface {
+        /// As given.
+        interface: String,
+    },
+    /// The communicator is still in use.
+    #[error("{users} communicators or transfers of this job are still alive; drop them before finalize")]
+    InUse {
+        /// How many others.
+        users: usize,
+    },
+    /// The job was aborted; all ranks report the same cause.
+    #[error("{0}")]
+    Aborted(Arc<Cause>),
+}

@@ -1,0 +1,244 @@
+//! Bringing a job together. In: environment, options. Out: control connections, links, engine, places of all
+//! ranks. Guarantee: collective; ends by the start deadline on every rank.
+
+use super::CommError;
+use crate::base::{Deadline, Rank, env};
+use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
+use crate::execute::{Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
+use crate::memory::{PeerSegments, ProcessMemory, SegmentServer};
+use crate::topology::{RankFacts, Topology, discover};
+use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, TcpLink, TcpOptions};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::net::{IpAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const DEFAULT_STAGING: u64 = 64 << 20;
+const DEFAULT_INIT_TIMEOUT: u64 = 120;
+/// Context of the world's exchanges.
+pub(super) const WORLD_CONTEXT: u64 = 0;
+/// What data connections are for, in the handshake.
+const PURPOSE: &str = "data";
+const NETWORK: usize = 0;
+const LOCAL: usize = 1;
+
+/// How a job comes together.
+#[derive(Debug, Clone, Default)]
+pub struct WorldOptions {
+    /// Ranks at which a new side (role) of the job begins; `CROSSMESH_DOMAINS` cuts there where it can.
+    pub side_starts: Vec<Rank>,
+    /// Longest wait for all ranks.
+    pub deadline: Option<Duration>,
+}
+
+impl WorldOptions {
+    /// Sides from `CROSSMESH_ROLES`, deadline from `CROSSMESH_INIT_TIMEOUT`.
+    pub fn from_environment() -> Result<Self, CommError> {
+        let seconds = env::integer(env::INIT_TIMEOUT)?.unwrap_or(DEFAULT_INIT_TIMEOUT);
+        let mut side_starts = Vec::new();
+        let mut next = 0u32;
+        for role in env::text(env::ROLES).unwrap_or_default().split(',').filter(|role| !role.is_empty()) {
+            side_starts.push(Rank(next));
+            let count = role.rsplit_once('=').and_then(|(_, count)| count.parse::<u32>().ok());
+            let count = count.and_then(|count| next.checked_add(count));
+            next = count.ok_or_else(|| env::EnvError {
+                name: env::ROLES.name,
+                value: role.to_string(),
+                allowed: env::ROLES.values,
+            })?;
+        }
+        Ok(Self { side_starts, deadline: Some(Duration::from_secs(seconds)) })
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.deadline.unwrap_or(Duration::from_secs(DEFAULT_INIT_TIMEOUT)))
+    }
+}
+
+/// What one rank states to all others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Statement {
+    facts: RankFacts,
+    pid: i32,
+    server: String,
+    links: Vec<Vec<u8>>,
+    probe_address: u64,
+    probe_word: u64,
+}
+
+/// What a job holds for its life.
+pub(super) struct World {
+    pub(super) control: Arc<Control>,
+    bootstrap: Mutex<Option<Box<dyn Bootstrap>>>,
+    /// Read by peers that probe whether they may.
+    _probe: Box<AtomicU64>,
+}
+
+impl World {
+    /// Ends the bootstrap once.
+    pub(super) fn finish(&self, clean: bool) {
+        let bootstrap = self.bootstrap.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(bootstrap) = bootstrap {
+            bootstrap.finish(clean);
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Not finalized: a fault or an early end; MPI_Finalize would wait for ranks that are gone.
+        self.finish(false);
+    }
+}
+
+/// Proves data connections with the job key.
+struct KeyProof {
+    party: Party,
+}
+
+impl Authenticate for KeyProof {
+    fn dial(&self, stream: &TcpStream, peer: Rank, deadline: Deadline) -> Result<(), AuthenticateError> {
+        self.party.dial(stream, peer, deadline).map_err(proof_error)
+    }
+
+    fn accept(&self, stream: &TcpStream, deadline: Deadline) -> Result<Rank, AuthenticateError> {
+        self.party.accept(stream, deadline).map_err(proof_error)
+    }
+}
+
+fn proof_error(error: HandshakeError) -> AuthenticateError {
+    Box::new(error)
+}
+
+/// Brings the job together.
+pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommError> {
+    let deadline = options.deadline();
+    let mut bootstrap = bootstrap::from_environment(deadline)?;
+    let control = Control::connect(&mut *bootstrap, &discover::host_name(), deadline)?;
+    let rank = control.rank();
+    let members: Vec<Rank> = (0..control.size()).map(Rank).collect();
+    let server = Arc::new(SegmentServer::start()?);
+    let segments = Arc::new(PeerSegments::new());
+    let links = links(&control, &server, &segments)?;
+    let probe = Box::new(AtomicU64::new(random_word()));
+    let statement = Statement {
+        facts: discover::this_rank(options.side_starts.contains(&rank))?,
+        pid: std::process::id() as i32,
+        server: server.address(),
+        links: links.iter().map(|link| link.address()).collect(),
+        probe_address: &raw const *probe as u64,
+        probe_word: probe.load(Ordering::Relaxed),
+    };
+    let statements: Vec<Statement> = gather(&control, &members, &statement, deadline)?;
+    let facts: Vec<RankFacts> = statements.iter().map(|statement| statement.facts.clone()).collect();
+    let topology = Arc::new(Topology::from_facts(&facts)?);
+    let peering = peering(&control, &members, statements, &topology, deadline)?;
+    let engine = Engine::new(links, control.clone(), discover::host_name())?;
+    let group = Group {
+        control: control.clone(),
+        context: WORLD_CONTEXT,
+        members: Arc::new(members),
+        rank,
+        topology,
+        engine: Arc::new(engine),
+        peering: Arc::new(peering),
+        server,
+        segments,
+        staging: Arc::new(StagingBudget::new(env::byte_count(env::STAGING)?.unwrap_or(DEFAULT_STAGING))),
+        mapped: env::value::<Mapped>(env::MAPPED)?.unwrap_or_default(),
+        links: LinkNumbers { network: NETWORK, local: LOCAL },
+    };
+    Ok((World { control, bootstrap: Mutex::new(Some(bootstrap)), _probe: probe }, group))
+}
+
+/// The message links, in the order of [`LinkNumbers`].
+fn links(
+    control: &Arc<Control>,
+    server: &Arc<SegmentServer>,
+    segments: &Arc<PeerSegments>,
+) -> Result<Vec<Box<dyn MessageLink>>, CommError> {
+    let party = Party::new(control.key().clone(), PURPOSE, control.rank(), control.size());
+    let mut options = TcpOptions::new(Arc::new(KeyProof { party }));
+    if let Some(interface) = env::text(env::INTERFACE) {
+        let (address, device) = interface_address(&interface)?;
+        options.bind = Some(address);
+        options.device = device;
+    }
+    let tcp = TcpLink::new(control.rank(), options)?;
+    let shm = ShmLink::new(control.rank(), server.clone(), segments.clone())?;
+    Ok(vec![Box::new(tcp), Box::new(shm)])
+}
+
+/// An address, or the first address of a named interface and its name.
+fn interface_address(interface: &str) -> Result<(IpAddr, Option<String>), CommError> {
+    if let Ok(address) = interface.parse() {
+        return Ok((address, None));
+    }
+    let missing = || CommError::Interface { interface: interface.to_string() };
+    let all = nix::ifaddrs::getifaddrs().map_err(|_| missing())?;
+    let mut addresses: Vec<IpAddr> = all
+        .filter(|entry| entry.interface_name == interface)
+        .filter_map(|entry| {
+            let address = entry.address?;
+            let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+            four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
+        })
+        .collect();
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses.first().map(|&address| (address, Some(interface.to_string()))).ok_or_else(missing)
+}
+
+/// Finds out, together with all ranks, which domains may read private memory.
+fn peering(
+    control: &Arc<Control>,
+    members: &[Rank],
+    statements: Vec<Statement>,
+    topology: &Topology,
+    deadline: Deadline,
+) -> Result<Vec<Peering>, CommError> {
+    let mine = topology.domain(control.rank());
+    let readable = statements.iter().enumerate().all(|(rank, statement)| {
+        let same = topology.domain(Rank(rank as u32)) == mine;
+        let process = ProcessMemory { pid: statement.pid };
+        !same || process.probe(statement.probe_address, statement.probe_word)
+    });
+    if !readable {
+        log::info!("process_vm_readv is not allowed between the ranks of this domain; private buffers are staged");
+    }
+    let all: Vec<bool> = gather(control, members, &readable, deadline)?;
+    let mut domains = vec![true; topology.domain_count()];
+    for (rank, &readable) in all.iter().enumerate() {
+        domains[topology.domain(Rank(rank as u32)).index()] &= readable;
+    }
+    Ok(statements
+        .into_iter()
+        .enumerate()
+        .map(|(rank, statement)| Peering {
+            pid: statement.pid,
+            server: statement.server,
+            links: statement.links,
+            process_readable: domains[topology.domain(Rank(rank as u32)).index()],
+        })
+        .collect())
+}
+
+fn gather<T: Serialize + DeserializeOwned>(
+    control: &Arc<Control>,
+    members: &[Rank],
+    mine: &T,
+    deadline: Deadline,
+) -> Result<Vec<T>, CommError> {
+    let unreadable = |peer, source| CommError::Unreadable { peer, source };
+    let bytes = postcard::to_allocvec(mine).map_err(|source| unreadable(control.rank(), source))?;
+    let all = control.allgather(WORLD_CONTEXT, members, &bytes, deadline)?;
+    all.iter()
+        .enumerate()
+        .map(|(rank, bytes)| postcard::from_bytes(bytes).map_err(|source| unreadable(Rank(rank as u32), source)))
+        .collect()
+}
+
+/// A word that no other process holds at the same address by chance.
+fn random_word() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()) << 32 | 0x5eed)
+}

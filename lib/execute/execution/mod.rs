@@ -1,0 +1,233 @@
+//! The state machine of one transfer at one rank. In: items with addresses, links, events. Out: moved bytes.
+//! Guarantee: `progress` never blocks and never allocates; every step is taken at most once per start.
+
+mod bound;
+mod copies;
+mod receive;
+mod send;
+
+pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
+
+use super::ExecuteError;
+use super::board::{self, BoardLayout, DIRECT, NO_WORD};
+use super::engine::Links;
+use super::program::{Incoming, Storage};
+use crate::memory::copy::RangeScratch;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ItemPhase {
+    Waiting,
+    Granted,
+    Available,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ItemState {
+    phase: ItemPhase,
+    slot: Option<u32>,
+    /// Pushes and slot readers that still need it.
+    holds: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PushPhase {
+    Waiting,
+    Posting { next: u32 },
+    Signalling,
+    Sent,
+    Done,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PushState {
+    phase: PushPhase,
+    send_slot: Option<u32>,
+    completed: bool,
+}
+
+/// A transfer that can run.
+#[derive(Debug)]
+pub(super) struct Execution {
+    bound: Bound,
+    id: u32,
+    epoch: u32,
+    active: bool,
+    items: Vec<ItemState>,
+    pushes: Vec<PushState>,
+    free_send_slots: Vec<u32>,
+    arrived: VecDeque<u32>,
+    own_cursor: usize,
+    /// Slot items whose readers are counted.
+    read_slots: Vec<u32>,
+    items_left: usize,
+    pushes_left: usize,
+    scratch: RangeScratch,
+}
+
+impl Execution {
+    pub(super) fn new(bound: Bound, id: u32) -> Self {
+        let items = bound.program.items.len();
+        let pushes = bound.program.pushes.len();
+        Self {
+            id,
+            epoch: 0,
+            active: false,
+            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0 }; items],
+            pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
+            free_send_slots: Vec::with_capacity(bound.send_slots.len()),
+            arrived: VecDeque::with_capacity(items),
+            own_cursor: 0,
+            read_slots: Vec::with_capacity(items),
+            items_left: 0,
+            pushes_left: 0,
+            scratch: RangeScratch::default(),
+            bound,
+        }
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// Begins a start: everything that is held is available, everyone else may be told.
+    pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
+        self.epoch = self.epoch.wrapping_add(1).max(1);
+        self.active = true;
+        self.items_left = 0;
+        self.pushes_left = self.pushes.len();
+        for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
+            let held = item.incoming == Incoming::Held;
+            let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
+            state.phase = if held { ItemPhase::Available } else { ItemPhase::Waiting };
+            state.slot = None;
+            state.holds = item.pushes.len() as u32 + slot_readers;
+            self.items_left += usize::from(!held);
+        }
+        self.pushes.fill(PushState { phase: PushPhase::Waiting, send_slot: None, completed: false });
+        self.free_send_slots.clear();
+        self.free_send_slots.extend(self.bound.send_slots.clone().rev());
+        self.arrived.clear();
+        self.read_slots.clear();
+        self.own_cursor = 0;
+        for hop in &mut self.bound.hops {
+            hop.reset();
+        }
+        for peer in &mut self.bound.peers {
+            (peer.pull_cursor, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0);
+        }
+        // Release: pairs with the Acquire load in `source_started` of readers; the caller wrote its tensors before.
+        self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes every step that can be taken now; true when something moved.
+    pub(super) fn progress(&mut self, links: &mut Links) -> Result<bool, ExecuteError> {
+        let mut moved = self.grant(links)?;
+        moved |= self.unpack()?;
+        moved |= self.copy_own()?;
+        moved |= self.pull()?;
+        moved |= self.push(links)?;
+        moved |= self.release_read_slots()?;
+        if self.items_left == 0 && self.pushes_left == 0 && self.read_slots.is_empty() && self.readers_done()? {
+            self.active = false;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn word(&self, word: u32) -> Result<&AtomicU64, ExecuteError> {
+        Ok(&self.bound.segment.words(u64::from(word) * 8, 1)?[0])
+    }
+
+    /// An item's bytes are where they stay: tell readers, let pushes go.
+    fn available(&mut self, item: u32) -> Result<(), ExecuteError> {
+        let state = &mut self.items[item as usize];
+        state.phase = ItemPhase::Available;
+        self.items_left -= 1;
+        let (slot, holds) = (state.slot, state.holds);
+        let word = self.bound.items[item as usize].available_word;
+        let in_slot = self.bound.program.items[item as usize].storage == Storage::Slot;
+        if word != NO_WORD {
+            let low = if in_slot { slot.map_or(DIRECT, |slot| slot + 1) } else { DIRECT };
+            // Release: pairs with the Acquire load in `readable` of the readers.
+            self.word(word)?.store(board::word(self.epoch, low), Ordering::Release);
+            if in_slot {
+                self.read_slots.push(item);
+            }
+        }
+        if holds == 0 {
+            self.release_slot(item);
+        }
+        Ok(())
+    }
+
+    fn release_slot(&mut self, item: u32) {
+        if let Some(slot) = self.items[item as usize].slot.take()
+            && let Some(hop) = self.bound.hops.iter_mut().find(|hop| hop.owns(slot))
+        {
+            hop.release(slot);
+        }
+    }
+
+    fn drop_hold(&mut self, item: u32) {
+        let state = &mut self.items[item as usize];
+        state.holds -= 1;
+        if state.holds == 0 {
+            self.release_slot(item);
+        }
+    }
+
+    fn release_read_slots(&mut self) -> Result<bool, ExecuteError> {
+        let mut moved = false;
+        let mut index = 0;
+        while let Some(&item) = self.read_slots.get(index) {
+            let readers = u64::from(self.bound.program.items[item as usize].readers);
+            let word = self.word(self.bound.items[item as usize].release_word)?;
+            // Acquire: pairs with the Release addition in `note_read`. Only this rank sets it back, when all came.
+            if word.load(Ordering::Acquire) == readers {
+                word.store(0, Ordering::Relaxed);
+                self.read_slots.swap_remove(index);
+                self.drop_hold(item);
+                moved = true;
+            } else {
+                index += 1;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn readers_done(&self) -> Result<bool, ExecuteError> {
+        for peer in self.bound.peers.iter().filter(|peer| peer.reader_word != NO_WORD) {
+            // Acquire: pairs with the Release store in `note_read` of the reader.
+            if self.word(peer.reader_word)?.load(Ordering::Acquire) != u64::from(self.epoch) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What is outstanding, for a deadline's message.
+    pub(super) fn waiting_for(&self) -> String {
+        let mut parts = Vec::new();
+        for peer in &self.bound.peers {
+            let who = format!("rank {} on host {}", peer.rank, peer.host);
+            if peer.pull_cursor < peer.pulls.len() {
+                parts.push(format!("{who}: {} of {} chunks read", peer.pull_cursor, peer.pulls.len()));
+            }
+            if peer.arrival_cursor < peer.arrivals.len() {
+                parts.push(format!("{who}: {} of {} chunks received", peer.arrival_cursor, peer.arrivals.len()));
+            }
+            if peer.push_cursor < peer.pushes.len() {
+                parts.push(format!("{who}: {} of {} chunks sent", peer.push_cursor, peer.pushes.len()));
+            }
+            let done = peer.reader_word == NO_WORD
+                || self.word(peer.reader_word).is_ok_and(|w| w.load(Ordering::Acquire) == u64::from(self.epoch));
+            if !done {
+                parts.push(format!("{who} has not read everything from here"));
+            }
+        }
+        if parts.is_empty() { "nothing is outstanding".into() } else { parts.join("; ") }
+    }
+}
