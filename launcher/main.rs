@@ -1,3 +1,5 @@
 //! The `crossmesh` command.
 
+mod checkpoint;
+
 fn main() {}

@@ -5,11 +5,13 @@
 //! consistent, covers only its shape and fits 64-bit sizes.
 
 mod axis_map;
+pub mod content_digest;
 mod dtype;
 mod error;
 #[allow(clippy::module_inception)]
 mod layout;
 mod mesh;
+pub mod parallel;
 mod placement;
 mod view;
 

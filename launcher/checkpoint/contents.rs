@@ -1,0 +1,80 @@
+//! Boxes of a model's contents. In: a tensor, a box, a buffer. Out: the box's bytes, row-major, or the first index
+//! at which given bytes differ. Guarantee: files and synthesised contents behave alike.
+
+use super::error::RegionError;
+use super::model::{Contents, Model, TensorSource};
+use super::region::{Region, Run};
+use super::synthetic::synthesise;
+
+/// Bytes synthesised at a time for comparison; a multiple of every element size, on the stack.
+const PIECE: usize = 4096;
+
+impl Model {
+    /// Copies the box `region` of tensor number `tensor` to `out`, row-major without gaps.
+    ///
+    /// # Panics
+    ///
+    /// When the model has no tensor of that number.
+    pub(crate) fn gather(&self, tensor: usize, region: Region<'_>, out: &mut [u8]) -> Result<(), RegionError> {
+        let tensor = &self.tensors()[tensor];
+        region.check(tensor, out.len())?;
+        region.for_each_run(tensor, |Run { global, local, bytes }| {
+            let out = &mut out[local..local + bytes];
+            match self.file_bytes(tensor) {
+                Ok(file) => out.copy_from_slice(&file[global as usize..][..bytes]),
+                Err(seed) => synthesise(seed, global, out),
+            }
+        });
+        Ok(())
+    }
+
+    /// Compares `held`, row-major without gaps, with the box `region` of tensor number `tensor`.
+    ///
+    /// # Panics
+    ///
+    /// When the model has no tensor of that number.
+    pub(crate) fn matches(&self, tensor: usize, region: Region<'_>, held: &[u8]) -> Result<(), RegionError> {
+        let tensor = &self.tensors()[tensor];
+        region.check(tensor, held.len())?;
+        region.try_for_each_run(tensor, |Run { global, local, bytes }| {
+            let held = &held[local..local + bytes];
+            match self.file_bytes(tensor) {
+                Ok(file) => compare(tensor, global, &file[global as usize..][..bytes], held),
+                Err(seed) => held.chunks(PIECE).zip(0u64..).try_for_each(|(held, piece)| {
+                    let mut right = [0u8; PIECE];
+                    let (right, global) = (&mut right[..held.len()], global + piece * PIECE as u64);
+                    synthesise(seed, global, right);
+                    compare(tensor, global, right, held)
+                }),
+            }
+        })
+    }
+
+    /// The tensor's bytes in its file, or the seed of its synthesised contents.
+    fn file_bytes(&self, tensor: &TensorSource) -> Result<&[u8], u64> {
+        match &tensor.contents {
+            Contents::File { file, range } => {
+                Ok(&self.files()[*file].bytes()[range.start as usize..range.end as usize])
+            }
+            Contents::Synthetic { seed } => Err(*seed),
+        }
+    }
+}
+
+/// Compares bytes that start at an element border, byte `global` of the tensor.
+fn compare(tensor: &TensorSource, global: u64, right: &[u8], held: &[u8]) -> Result<(), RegionError> {
+    if right == held {
+        return Ok(());
+    }
+    let at = right.iter().zip(held).position(|(right, held)| right != held).unwrap_or_default();
+    let size = tensor.dtype.bytes() as usize;
+    let start = at - at % size;
+    let mut rest = (global + start as u64) / size as u64;
+    let mut index = vec![0; tensor.shape.len()];
+    for (index, &extent) in index.iter_mut().zip(&tensor.shape).rev() {
+        *index = rest % extent;
+        rest /= extent;
+    }
+    let element = |bytes: &[u8]| bytes[start..start + size].to_vec();
+    Err(RegionError::Differs { tensor: tensor.name.clone(), index, expected: element(right), found: element(held) })
+}

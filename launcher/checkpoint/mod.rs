@@ -1,0 +1,28 @@
+//! Models on disk.
+//!
+//! In: a safetensors file, a folder of them with its index, or a description (`*.model.json`) whose contents are
+//! synthesised. Out: [`Model`], named tensors of which any box can be copied or compared; and shards written back
+//! as safetensors beside a layout file. Guarantee: whatever the bytes of a file, it is either accepted as a whole
+//! or refused by an error that names file, tensor and value; files appear under their final name only when they
+//! are complete and on disk.
+
+mod atomic_file;
+mod contents;
+mod description;
+mod error;
+mod header;
+mod index;
+mod layout_file;
+mod mapped;
+mod model;
+mod region;
+mod shard_file;
+mod synthetic;
+mod unique_keys;
+
+pub(crate) use error::{CheckpointError, HeaderError, RegionError, WriteError};
+pub(crate) use layout_file::LayoutFile;
+pub(crate) use model::{Contents, Model, TensorSource};
+pub(crate) use region::Region;
+pub(crate) use shard_file::{ShardTensor, write_shards};
+pub(crate) use synthetic::synthesise;

@@ -1,0 +1,141 @@
+//! A model: named tensors and where their contents come from. In: a path. Out: [`Model`]. Guarantee: tensors are
+//! sorted by name (by bytes), so every rank that opens the same model numbers them alike; every size fits 64 bits.
+
+use super::error::CheckpointError;
+use super::header::{Header, HeaderTensor};
+use super::mapped::MappedFile;
+use super::{description, index};
+use crossmesh::layout::Dtype;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Where the bytes of a tensor come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Bytes `range` of file number `file` of the model.
+    File { file: usize, range: Range<u64> },
+    /// Made by [`synthesise`](super::synthesise).
+    Synthetic { seed: u64 },
+}
+
+/// A tensor of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TensorSource {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) dtype: Dtype,
+    pub(crate) contents: Contents,
+}
+
+impl TensorSource {
+    /// Bytes of the whole tensor.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Checked when the model was opened; a zero extent may stand beside extents whose product overflows.
+        if self.shape.contains(&0) { 0 } else { self.shape.iter().product::<u64>() * self.dtype.bytes() }
+    }
+}
+
+/// A model that is open for reading.
+#[derive(Debug)]
+pub(crate) struct Model {
+    path: PathBuf,
+    tensors: Vec<TensorSource>,
+    files: Vec<MappedFile>,
+}
+
+impl Model {
+    /// Opens a `.safetensors` file, an index or the folder of one, a folder with one `.safetensors` file, or a
+    /// description that ends in `.model.json`.
+    pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let metadata = std::fs::metadata(path).map_err(|source| CheckpointError::Io {
+            action: "open",
+            path: path.to_path_buf(),
+            source,
+        })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if metadata.is_dir() {
+            Self::open_folder(path)
+        } else if name.ends_with(".safetensors") {
+            let (file, header) = open_file(path)?;
+            Ok(Self::new(path, file_tensors(header.tensors, 0).collect(), vec![file]))
+        } else if name.ends_with(".safetensors.index.json") {
+            Self::open_index(path)
+        } else if name.ends_with(".model.json") {
+            Ok(Self::new(path, description::read(path)?, Vec::new()))
+        } else {
+            Err(CheckpointError::NotAModel { path: path.to_path_buf() })
+        }
+    }
+
+    fn open_folder(path: &Path) -> Result<Self, CheckpointError> {
+        let index = path.join(index::FILE_NAME);
+        if index.exists() {
+            return Self::open_index(&index);
+        }
+        let fail = |source| CheckpointError::Io { action: "list", path: path.to_path_buf(), source };
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(fail)? {
+            let file = entry.map_err(fail)?.path();
+            if file.extension().is_some_and(|extension| extension == "safetensors") {
+                files.push(file);
+            }
+        }
+        match files.as_slice() {
+            [file] => Self::open(file),
+            _ => Err(CheckpointError::Folder { path: path.to_path_buf(), count: files.len() }),
+        }
+    }
+
+    fn open_index(path: &Path) -> Result<Self, CheckpointError> {
+        let (tensors, files) = index::read(path)?;
+        Ok(Self::new(path, tensors, files))
+    }
+
+    fn new(path: &Path, mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
+        tensors.sort_by(|one, two| one.name.cmp(&two.name));
+        Self { path: path.to_path_buf(), tensors, files }
+    }
+
+    /// What was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tensors, sorted by name.
+    pub(crate) fn tensors(&self) -> &[TensorSource] {
+        &self.tensors
+    }
+
+    /// The files that hold them; none for synthesised contents.
+    pub(crate) fn files(&self) -> &[MappedFile] {
+        &self.files
+    }
+
+    /// Bytes of all tensors; `None` when they do not fit 64 bits.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(tensor.bytes()))
+    }
+}
+
+/// Maps a safetensors file and reads its header.
+pub(super) fn open_file(path: &Path) -> Result<(MappedFile, Header), CheckpointError> {
+    let file = MappedFile::open(path)?;
+    match Header::parse(file.bytes()) {
+        Ok(header) => Ok((file, header)),
+        Err(source) => Err(CheckpointError::Header { path: path.to_path_buf(), source }),
+    }
+}
+
+/// The tensors of a header as those of file number `file`.
+pub(super) fn file_tensors(tensors: Vec<HeaderTensor>, file: usize) -> impl Iterator<Item = TensorSource> {
+    tensors.into_iter().map(move |HeaderTensor { name, dtype, shape, range }| TensorSource {
+        name,
+        shape,
+        dtype,
+        contents: Contents::File { file, range },
+    })
+}
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;
