@@ -1,5 +1,71 @@
 //! The `crossmesh` command.
+//!
+//! In: the command line and the environment. Out: one subcommand, its exit code. Guarantee: every error ends as one
+//! line `crossmesh: message: cause` on standard error; wrong arguments exit with 2.
 
 mod checkpoint;
+mod env_command;
+mod failure;
+mod run;
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use crossmesh::base::env;
+use failure::Failure;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+static VERSION: LazyLock<String> = LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), crossmesh::BUILD));
+
+/// Starts jobs of ranks and shows what crossmesh sees.
+#[derive(Debug, Parser)]
+#[command(name = "crossmesh", version = VERSION.as_str())]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start the ranks of a program, show their output, and end the job as a whole
+    Run(run::Arguments),
+    /// Show every environment variable with its value, default and meaning
+    Env(env_command::Arguments),
+    /// What a starter runs in place of the program, once per rank
+    #[command(hide = true)]
+    RankAgent(run::agent::Arguments),
+    /// What an agent runs, to become the program
+    #[command(hide = true)]
+    RankProgram(run::program::Arguments),
+}
+
+fn main() -> ExitCode {
+    let command = CommandLine::parse().command;
+    match start_log().and_then(|()| dispatch(command)) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Env(arguments) => env_command::run(&arguments),
+        Command::RankAgent(arguments) => run::agent::run(&arguments),
+        Command::RankProgram(arguments) => run::program::run(&arguments),
+    }
+}
+
+/// Messages go to standard error, each with the rank where there is one.
+fn start_log() -> Result<(), Failure> {
+    let level = env::value::<log::LevelFilter>(env::LOG)?.unwrap_or(log::LevelFilter::Warn);
+    let rank = env::text(env::RANK).map(|rank| format!(" rank {rank}")).unwrap_or_default();
+    env_logger::Builder::new()
+        .filter_level(level)
+        .format(move |line, record| {
+            let level = record.level().as_str().to_ascii_lowercase();
+            writeln!(line, "crossmesh{rank}: {level}: {}", record.args())
+        })
+        .init();
+    Ok(())
+}

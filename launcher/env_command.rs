@@ -1,0 +1,104 @@
+//! `crossmesh env`: every environment variable that crossmesh reads.
+//!
+//! In: the table in `base::env` and the process environment. Out: a table for people, or JSON. Guarantee: no key is
+//! ever shown.
+
+use crate::failure::Failure;
+use crossmesh::base::env::{self, Variable};
+use serde::Serialize;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Arguments of `crossmesh env`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Print JSON for programs instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Variables whose values let their holder join a job.
+const SECRETS: [Variable; 2] = [env::LAUNCHER_KEY, env::UNIQUE_ID];
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    name: &'static str,
+    /// `None` when unset or empty.
+    value: Option<String>,
+    default: &'static str,
+    values: &'static str,
+    meaning: &'static str,
+}
+
+/// Prints the table; a reader that closes early is no error.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let entries = entries(env::text);
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&entries).map_err(|cause| Failure::new(1, cause))? + "\n"
+    } else {
+        table(&entries)
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(1, cause)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn entries(read: impl Fn(Variable) -> Option<String>) -> Vec<Entry> {
+    let shown = |variable: Variable| {
+        read(variable).map(|value| if SECRETS.contains(&variable) { "(set, hidden)".to_string() } else { value })
+    };
+    env::VARIABLES
+        .iter()
+        .map(|&variable| Entry {
+            name: variable.name,
+            value: shown(variable),
+            default: variable.default,
+            values: variable.values,
+            meaning: variable.meaning,
+        })
+        .collect()
+}
+
+fn table(entries: &[Entry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let value = match &entry.value {
+            Some(value) => format!("= {value}"),
+            None => "is not set".to_string(),
+        };
+        let default = if entry.default.is_empty() { "none" } else { entry.default };
+        text.push_str(&format!("{} {value}\n", entry.name));
+        text.push_str(&format!("    {}\n", entry.meaning));
+        text.push_str(&format!("    values: {}; default: {default}\n", entry.values));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_listed_and_keys_are_hidden() {
+        let entries = entries(|variable| Some(format!("value-of-{}", variable.name)));
+        let text = table(&entries);
+        for variable in env::VARIABLES {
+            assert!(text.contains(variable.name), "{}", variable.name);
+            assert_eq!(
+                text.contains(&format!("value-of-{}\n", variable.name)),
+                !SECRETS.contains(variable),
+                "{}",
+                variable.name
+            );
+        }
+    }
+
+    #[test]
+    fn unset_variables_show_their_default() {
+        let text = table(&entries(|_| None));
+        assert!(text.contains("CROSSMESH_CHUNK is not set\n"));
+        assert!(text.contains("default: 1MiB\n"));
+        assert!(text.contains("default: none\n"));
+    }
+}
