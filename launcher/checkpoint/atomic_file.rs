@@ -43,7 +43,7 @@ fn place(
         .suffix(".part")
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
-    reserve(temporary.as_file(), bytes)?;
+    reserve(temporary.as_file(), folder, bytes)?;
     let mut writer = BufWriter::with_capacity(BUFFER, temporary.as_file());
     write(&mut writer)?;
     writer.flush()?;
@@ -53,11 +53,15 @@ fn place(
     File::open(folder)?.sync_all()
 }
 
-/// Takes the space up front, so that a full disk shows before gigabytes are written. File systems without that
-/// call find out while writing.
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+/// Takes the space up front, so that a full disk shows before gigabytes are written. The free space is looked at
+/// first, since taking more than there is fills the disk for a moment; file systems that cannot reserve find out
+/// while writing.
+fn reserve(file: &File, folder: &Path, bytes: u64) -> io::Result<()> {
+    if free_bytes(folder).is_some_and(|free| bytes > free) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
     let Ok(length) = i64::try_from(bytes) else {
-        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        return Err(io::ErrorKind::FileTooLarge.into());
     };
     if length == 0 {
         return Ok(());

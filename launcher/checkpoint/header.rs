@@ -21,8 +21,6 @@ pub(super) const METADATA_KEY: &str = "__metadata__";
 /// What a safetensors file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Free texts of the writer, in file order.
-    pub(crate) metadata: Vec<(String, String)>,
     /// Tensors in the order of their bytes.
     pub(crate) tensors: Vec<HeaderTensor>,
 }
@@ -63,7 +61,7 @@ impl Header {
         for tensor in &mut tensors {
             tensor.range = tensor.range.start + start..tensor.range.end + start;
         }
-        Ok(Self { metadata: entries.metadata, tensors })
+        Ok(Self { tensors })
     }
 }
 
@@ -133,7 +131,6 @@ fn check_cover(tensors: &[HeaderTensor], data: u64) -> Result<(), HeaderError> {
 /// The JSON of a header.
 #[derive(Default)]
 struct HeaderText {
-    metadata: Vec<(String, String)>,
     tensors: Vec<(String, EntryText)>,
 }
 
@@ -159,7 +156,8 @@ impl<'de> Deserialize<'de> for HeaderText {
                 let mut header = HeaderText::default();
                 visit_unique(&mut map, |map, key| {
                     if key == METADATA_KEY {
-                        header.metadata = map.next_value::<UniqueKeys<String>>()?.0;
+                        // The writer's free texts: checked, and of no use here.
+                        map.next_value::<UniqueKeys<String>>()?;
                     } else {
                         header.tensors.push((key.to_string(), map.next_value()?));
                     }

@@ -7,7 +7,7 @@ use super::mapped::MappedFile;
 use super::{description, index};
 use crossmesh::layout::Dtype;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where the bytes of a tensor come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,6 @@ impl TensorSource {
 /// A model that is open for reading.
 #[derive(Debug)]
 pub(crate) struct Model {
-    path: PathBuf,
     tensors: Vec<TensorSource>,
     files: Vec<MappedFile>,
 }
@@ -57,11 +56,11 @@ impl Model {
             Self::open_folder(path)
         } else if name.ends_with(".safetensors") {
             let (file, header) = open_file(path)?;
-            Ok(Self::new(path, file_tensors(header.tensors, 0).collect(), vec![file]))
+            Ok(Self::new(file_tensors(header.tensors, 0).collect(), vec![file]))
         } else if name.ends_with(".safetensors.index.json") {
             Self::open_index(path)
         } else if name.ends_with(".model.json") {
-            Ok(Self::new(path, description::read(path)?, Vec::new()))
+            Ok(Self::new(description::read(path)?, Vec::new()))
         } else {
             Err(CheckpointError::NotAModel { path: path.to_path_buf() })
         }
@@ -88,17 +87,12 @@ impl Model {
 
     fn open_index(path: &Path) -> Result<Self, CheckpointError> {
         let (tensors, files) = index::read(path)?;
-        Ok(Self::new(path, tensors, files))
+        Ok(Self::new(tensors, files))
     }
 
-    fn new(path: &Path, mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
+    fn new(mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
         tensors.sort_by(|one, two| one.name.cmp(&two.name));
-        Self { path: path.to_path_buf(), tensors, files }
-    }
-
-    /// What was opened.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+        Self { tensors, files }
     }
 
     /// The tensors, sorted by name.

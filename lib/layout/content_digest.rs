@@ -3,8 +3,9 @@
 //! does not depend on the layout; every element is mixed with its global position, so swapped, shifted or
 //! duplicated rows change the sum. It guards against mistakes, not against forgery.
 //!
-//! Each element, read as a little-endian integer, is added to its place in a Weyl sequence over the linear global
-//! index, and the sum goes through two rounds of multiply and shift. Nothing is allocated.
+//! Each element, read as a little-endian integer, is multiplied by its place in a Weyl sequence over the linear
+//! global index, and the halves of the 128-bit product are folded: one multiplication an element, about twice as
+//! fast as two rounds of 64-bit mixing, which loop vectorisers emulate. Nothing is allocated.
 
 use super::Dtype;
 use thiserror::Error;
@@ -86,11 +87,24 @@ pub const fn mix64(word: u64) -> u64 {
 /// Step of the Weyl sequence over linear indices: 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Keeps elements of value zero from a product of zero.
+const KEY: u64 = 0xa076_1d64_78bd_642f;
+
+/// Place of the element with linear index `index`.
+const fn place(index: u64, seed: u64) -> u64 {
+    mix64(seed.wrapping_add(STEP)).wrapping_add(index.wrapping_mul(STEP))
+}
+
+#[inline(always)]
+const fn fold(element: u64, place: u64) -> u64 {
+    let product = (element ^ KEY) as u128 * place as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
 /// What one element adds to the digest: `element` is its bytes as a little-endian integer, `index` its row-major
 /// position in the whole tensor.
-#[inline(always)]
 pub const fn element_digest(element: u64, index: u64, seed: u64) -> u64 {
-    mix64(element.wrapping_add(seed.wrapping_add(index.wrapping_mul(STEP))))
+    fold(element, place(index, seed))
 }
 
 /// Sum of [`element_digest`] over the elements of `region`, wrapping.
@@ -104,12 +118,13 @@ pub fn digest_box(region: &TensorBox<'_>, seed: u64) -> Result<u64, DigestError>
         .iter()
         .zip(region.lo)
         .fold(0u64, |index, (&extent, &lo)| index.wrapping_mul(extent).wrapping_add(lo));
+    let first = place(origin, seed);
     // `Dtype` has no other sizes; a test holds it to that.
     Ok(match region.dtype.bytes() {
-        1 => walk::<1>(region, 0, 0, origin, seed),
-        2 => walk::<2>(region, 0, 0, origin, seed),
-        4 => walk::<4>(region, 0, 0, origin, seed),
-        _ => walk::<8>(region, 0, 0, origin, seed),
+        1 => walk::<1>(region, 0, 0, first),
+        2 => walk::<2>(region, 0, 0, first),
+        4 => walk::<4>(region, 0, 0, first),
+        _ => walk::<8>(region, 0, 0, first),
     })
 }
 
@@ -138,45 +153,40 @@ fn check(region: &TensorBox<'_>) -> Result<(), DigestError> {
     Ok(())
 }
 
-/// The part of the digest below dimension `dim`, for the elements that start at byte `offset` and linear `index`.
-/// Offsets stay in `region.bytes`, which `check` made sure of.
-fn walk<const SIZE: usize>(region: &TensorBox<'_>, dim: usize, offset: usize, index: u64, seed: u64) -> u64 {
+/// The part of the digest below dimension `dim`, for the elements from byte `offset` on, the first of them at
+/// `place`. Offsets stay in `region.bytes`, which `check` made sure of.
+fn walk<const SIZE: usize>(region: &TensorBox<'_>, dim: usize, offset: usize, place: u64) -> u64 {
     let Some(&extent) = region.extent.get(dim) else {
-        return row::<SIZE>(&region.bytes[offset..], 1, SIZE, index, seed);
+        return row::<SIZE>(&region.bytes[offset..], 1, SIZE, place);
     };
     let stride = region.strides[dim] as usize;
     if dim + 1 == region.extent.len() {
-        return row::<SIZE>(&region.bytes[offset..], extent as usize, stride, index, seed);
+        return row::<SIZE>(&region.bytes[offset..], extent as usize, stride, place);
     }
-    let index_stride = region.shape[dim + 1..].iter().fold(1u64, |product, &extent| product.wrapping_mul(extent));
+    let below = region.shape[dim + 1..].iter().fold(1u64, |product, &extent| product.wrapping_mul(extent));
     let mut sum = 0u64;
-    let (mut offset, mut index) = (offset, index);
+    let (mut offset, mut place) = (offset, place);
     for step in 0..extent {
-        sum = sum.wrapping_add(walk::<SIZE>(region, dim + 1, offset, index, seed));
+        sum = sum.wrapping_add(walk::<SIZE>(region, dim + 1, offset, place));
         if step + 1 < extent {
             offset += stride;
         }
-        index = index.wrapping_add(index_stride);
+        place = place.wrapping_add(below.wrapping_mul(STEP));
     }
     sum
 }
 
 /// `count` elements, `stride` bytes apart in memory and neighbours in the tensor.
-fn row<const SIZE: usize>(bytes: &[u8], count: usize, stride: usize, index: u64, seed: u64) -> u64 {
-    let first = seed.wrapping_add(index.wrapping_mul(STEP));
-    let term = |element: &[u8], place: u64| {
-        mix64(word::<SIZE>(element).wrapping_add(first.wrapping_add(place.wrapping_mul(STEP))))
-    };
+fn row<const SIZE: usize>(bytes: &[u8], count: usize, stride: usize, mut place: u64) -> u64 {
     let mut sum = 0u64;
+    let mut add = |element: &[u8]| {
+        sum = sum.wrapping_add(fold(word::<SIZE>(element), place));
+        place = place.wrapping_add(STEP);
+    };
     if stride == SIZE {
-        for (place, element) in bytes[..count * SIZE].chunks_exact(SIZE).enumerate() {
-            sum = sum.wrapping_add(term(element, place as u64));
-        }
+        bytes[..count * SIZE].chunks_exact(SIZE).for_each(add);
     } else {
-        for place in 0..count {
-            let at = place * stride;
-            sum = sum.wrapping_add(term(&bytes[at..at + SIZE], place as u64));
-        }
+        (0..count).for_each(|index| add(&bytes[index * stride..index * stride + SIZE]));
     }
     sum
 }
@@ -249,6 +259,8 @@ mod tests {
             differs("zeroed row", &|bytes| bytes[..row].fill(0));
         }
         assert_ne!(name_seed("layers.1.w"), name_seed("layers.2.w"));
+        // No seed leaves the first element out.
+        assert!((0..1000).all(|seed| element_digest(0, 0, seed) != element_digest(1, 0, seed)));
         // A row of zeros in the wrong place: positions count even where values do not.
         let (zero, lo, at) = ([0u8; 8], [0u64], [1u64]);
         let single = |lo: &[u64]| {

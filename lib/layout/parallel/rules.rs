@@ -180,6 +180,7 @@ fn read_dim(axis: ParallelAxis, value: &toml::Value, rule: &str) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn fail(text: &str) -> RulesError {
         Rules::parse(text, "my.toml").unwrap_err()
@@ -238,5 +239,22 @@ mod tests {
         assert_eq!(origin(&rules.with_overrides(last), "a.self_attn.b"), Some("last.toml:1".to_string()));
         assert_eq!(origin(&Rules::default(), "a"), None);
         assert_eq!(Rules::parse("", "empty.toml").unwrap().find("a"), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_texts_are_read_or_refused(
+            file in 0..EMBEDDED.len(),
+            damage in prop::collection::vec((any::<u16>(), "[\\[\\]{}\"=.,*a0\n]{0,3}"), 1..4),
+        ) {
+            let mut text = EMBEDDED[file].1.to_string();
+            for (at, inserted) in damage {
+                let at = at as usize % text.len();
+                text.replace_range(at..=at, &inserted);
+            }
+            if let Ok(rules) = Rules::parse(&text, "damaged.toml") {
+                let _ = rules.find("model.layers.0.mlp.experts.1.up_proj.weight");
+            }
+        }
     }
 }
