@@ -181,6 +181,12 @@ impl Reshard {
         Ok(finished)
     }
 
+    /// Chunks of this rank's part that are done, and how many there are.
+    pub fn progress(&self) -> (u64, u64) {
+        let mut engine = self.reservation.group.engine.lock();
+        engine.execution(self.reservation.number).map_or((0, 0), |execution| execution.done())
+    }
+
     fn finish(&mut self) {
         self.started = false;
         self.holds.clear();

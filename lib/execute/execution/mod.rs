@@ -91,6 +91,13 @@ impl Execution {
         self.active
     }
 
+    /// Steps done and steps in all.
+    pub(super) fn done(&self) -> (u64, u64) {
+        let all = self.items.len() + self.pushes.len();
+        let left = if self.active { self.items_left + self.pushes_left } else { 0 };
+        ((all - left) as u64, all as u64)
+    }
+
     /// Begins a start: everything that is held is available, everyone else may be told.
     pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
         self.epoch = self.epoch.wrapping_add(1).max(1);

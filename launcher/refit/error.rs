@@ -1,0 +1,112 @@
+//! What can go wrong with a refit.
+
+use crate::checkpoint::{CheckpointError, RegionError, WriteError};
+use crossmesh::base::Rank;
+use crossmesh::base::bytes::SizeError;
+use crossmesh::comm::CommError;
+use crossmesh::layout::content_digest::DigestError;
+use crossmesh::layout::parallel::{ParallelError, RulesError};
+use crossmesh::layout::{Dtype, LayoutError};
+use crossmesh::plan::PlanError;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// A refit that cannot run or did not succeed.
+#[derive(Debug, Error)]
+pub(crate) enum RefitError {
+    /// A spec.
+    #[error("--{side} {text:?}")]
+    Spec {
+        side: &'static str,
+        text: String,
+        #[source]
+        source: ParallelError,
+    },
+    /// A list of ranks.
+    #[error("--{side}-ranks {text:?}: {item:?} is no rank or range of ranks; write numbers and ranges such as 0-3,8")]
+    RankList { side: &'static str, text: String, item: String },
+    /// A spec and its list of ranks differ in length.
+    #[error("--{side} {spec:?} needs {needed} ranks and --{side}-ranks lists {listed}; list {needed}")]
+    RankListLength { side: &'static str, spec: String, needed: u32, listed: usize },
+    /// Too few ranks.
+    #[error("--src {src:?} needs {sources} ranks, --dst {dst:?} needs {destinations}, and the job has {ranks}; start {} ranks (crossmesh run -n {}), or list overlapping ranks with --src-ranks and --dst-ranks", u64::from(*sources) + u64::from(*destinations), u64::from(*sources) + u64::from(*destinations))]
+    TooFewRanks { src: String, sources: u32, dst: String, destinations: u32, ranks: usize },
+    /// A listed rank is outside the job.
+    #[error("--{side}-ranks names rank {rank}; the job has ranks 0 to {last}")]
+    RankOutside { side: &'static str, rank: Rank, last: usize },
+    /// A role's size and its side's spec differ.
+    #[error("role {role:?} has {given} ranks and --{side} {spec:?} needs {needed}; give the role {needed} ranks or change the spec")]
+    RoleSize { role: String, given: u32, side: &'static str, spec: String, needed: u32 },
+    /// An option's value.
+    #[error("--{option} {value:?}: {allowed}")]
+    Option { option: &'static str, value: String, allowed: String },
+    /// A byte rate.
+    #[error("--nic-rate")]
+    Rate(#[source] SizeError),
+    /// Model files.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The rules file.
+    #[error("cannot read rules file {path:?}")]
+    RulesFile {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// Rules.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// A tensor's layout.
+    #[error("tensor {tensor:?}, {side}")]
+    Layout {
+        tensor: String,
+        side: &'static str,
+        #[source]
+        source: LayoutError,
+    },
+    /// The manifest.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The model does not fit.
+    #[error("the shards of this rank need more than 64 bits can count; use more ranks")]
+    TooLarge,
+    /// Reading a box of the model.
+    #[error("reading the model")]
+    Region(#[from] RegionError),
+    /// Digests.
+    #[error("digest of tensor {tensor:?}")]
+    Digest {
+        tensor: String,
+        #[source]
+        source: DigestError,
+    },
+    /// A tensor arrived wrong.
+    #[error("tensor {tensor:?} ({dtype}) arrived wrong on rank {rank}: {what}")]
+    Wrong { tensor: String, dtype: Dtype, rank: Rank, what: String },
+    /// Other ranks found wrong bytes.
+    #[error("verification failed on rank {rank}: {message}")]
+    WrongElsewhere { rank: Rank, message: String },
+    /// Shard files.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The results file.
+    #[error("cannot write {path:?}")]
+    Json {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// Ranks, links, transfer.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl RefitError {
+    /// Whether the user can cure it by another call.
+    pub(crate) fn is_bad_input(&self) -> bool {
+        !matches!(
+            self,
+            Self::Wrong { .. } | Self::WrongElsewhere { .. } | Self::Comm(_) | Self::Write(_) | Self::Json { .. }
+        )
+    }
+}

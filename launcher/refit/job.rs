@@ -1,0 +1,179 @@
+//! The steps of a refit, the same on every rank. In: world, arguments. Out: moved weights, results. Guarantee: every
+//! collective step is reached by every rank, or the job is aborted.
+
+use super::Arguments;
+use super::error::RefitError;
+use super::progress_bar;
+use super::report::{NicRate, RankRow, Results, spread};
+use super::shards::{self, SideMemory};
+use super::sides::Request;
+use super::verify::{self, Held};
+use super::{nic_rate, output};
+use crate::checkpoint::Model;
+use crossmesh::base::{Deadline, Rank};
+use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
+use crossmesh::plan::Manifest;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A rank's part of the job.
+struct Job<'a> {
+    world: &'a Communicator,
+    arguments: &'a Arguments,
+    request: &'a Request,
+    model: Model,
+    manifest: Arc<Manifest>,
+    unknown: Vec<String>,
+    source: SideMemory,
+    destination: SideMemory,
+}
+
+/// Runs the job.
+pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request) -> Result<(), RefitError> {
+    let job = Job::new(world, arguments, request)?;
+    let mut buffers = Buffers::new(&job.manifest);
+    job.source.give(&mut buffers, Side::Source);
+    job.destination.give(&mut buffers, Side::Destination);
+    let options = ReshardOptions { route: request.route };
+    let mut transfer = world.reshard_init(&job.manifest, &buffers, options, deadline()?)?;
+    let report = transfer.report().clone();
+    let rate = job.nic_rate(&report)?;
+    let seconds = job.transfer(&mut transfer)?;
+    drop(transfer);
+    let verified = arguments.verify.then(|| job.verify()).transpose()?;
+    if let Some(folder) = &arguments.out {
+        let holds = job.destination.tensors.iter().any(Option::is_some);
+        let written = if holds { output::write(folder, &job.manifest, world.rank(), &job.destination) } else { Ok(()) };
+        written?;
+    }
+    let results = job.results(&report, rate, &seconds, verified.map(|()| true))?;
+    world.barrier(deadline()?)?;
+    if world.rank() == Rank(0) {
+        if arguments.json.as_deref().is_none_or(|path| path.as_os_str() != "-") {
+            print!("{}", results.table());
+        }
+        if let Some(path) = &arguments.json {
+            results.write_json(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn deadline() -> Result<Deadline, RefitError> {
+    Ok(Communicator::default_deadline()?)
+}
+
+impl<'a> Job<'a> {
+    fn new(world: &'a Communicator, arguments: &'a Arguments, request: &'a Request) -> Result<Self, RefitError> {
+        let (sources, destinations) = request.ranks(world.size())?;
+        let model = Model::open(&arguments.model)?;
+        let rules = shards::rules(arguments.rules.as_deref())?;
+        let (manifest, unknown) = shards::manifest(&model, &rules, request, &sources, &destinations)?;
+        let manifest = Arc::new(manifest);
+        let allocate = |side| SideMemory::allocate(&manifest, world.rank(), side, request.memory);
+        let (source, destination) = (allocate(Side::Source)?, allocate(Side::Destination)?);
+        shards::fill(&model, &manifest, world.rank(), &source)?;
+        Ok(Self { world, arguments, request, model, manifest, unknown, source, destination })
+    }
+
+    /// The rate for the bound: as given, or measured between two ranks that the network joins.
+    fn nic_rate(&self, report: &Report) -> Result<NicRate, RefitError> {
+        if let Some(rate) = self.request.nic_rate {
+            return Ok(NicRate { bytes_per_second: Some(rate), from: "given" });
+        }
+        let ranks = &report.traffic.ranks;
+        let sender = ranks.iter().position(|rank| rank.network_sent > 0);
+        let topology = self.world.topology();
+        let pair = sender.and_then(|sender| {
+            let home = topology.domain(Rank(sender as u32));
+            let away = |&rank: &usize| ranks[rank].network_received > 0 && topology.domain(Rank(rank as u32)) != home;
+            Some((Rank(sender as u32), Rank((0..ranks.len()).find(away)? as u32)))
+        });
+        let Some((from, to)) = pair else { return Ok(NicRate { bytes_per_second: None, from: "not needed" }) };
+        let rate = nic_rate::measure(self.world, from, to, deadline()?)?;
+        Ok(NicRate { bytes_per_second: Some(rate), from: "measured between two ranks" })
+    }
+
+    /// Runs the transfer as often as asked; seconds of this rank.
+    fn transfer(&self, transfer: &mut Reshard) -> Result<Vec<f64>, RefitError> {
+        let mut seconds = Vec::with_capacity(self.arguments.repeat as usize);
+        for _ in 0..self.arguments.repeat {
+            if self.arguments.verify {
+                self.destination.buffer.write().map_err(CommError::from)?.fill(verify::POISON);
+            }
+            self.world.barrier(deadline()?)?;
+            let begun = Instant::now();
+            transfer.start().map_err(CommError::from)?;
+            progress_bar::wait(transfer, self.world.rank() == Rank(0), deadline()?).map_err(CommError::from)?;
+            seconds.push(begun.elapsed().as_secs_f64());
+        }
+        Ok(seconds)
+    }
+
+    fn verify(&self) -> Result<(), RefitError> {
+        let held = |memory| Held { memory, rank: self.world.rank() };
+        let promised = verify::promised(&self.manifest, self.world.size(), &held(&self.source))?;
+        let expected = verify::expected(self.world, &promised, deadline()?)?;
+        let mine = verify::check(&self.model, &self.manifest, &held(&self.destination), &expected);
+        verify::agree(self.world, mine, deadline()?)
+    }
+
+    /// Joins all ranks' numbers; the time of a run is that of its slowest rank.
+    fn results(
+        &self,
+        report: &Report,
+        rate: NicRate,
+        seconds: &[f64],
+        verified: Option<bool>,
+    ) -> Result<Results, RefitError> {
+        let mine = serde_json::to_vec(&(seconds, report.staging_bytes)).unwrap_or_default();
+        let all = self.world.allgather(&mine, deadline()?)?;
+        let all: Vec<(Vec<f64>, u64)> =
+            all.iter().map(|bytes| serde_json::from_slice(bytes).unwrap_or_default()).collect();
+        let runs: Vec<f64> = (0..seconds.len())
+            .map(|run| all.iter().filter_map(|(seconds, _)| seconds.get(run)).copied().fold(0.0, f64::max))
+            .collect();
+        let (median, least, most) = spread(&runs);
+        let bytes = self.manifest.global_bytes()?;
+        let topology = self.world.topology();
+        let per_rank = all.iter().enumerate().map(|(rank, (seconds, staging_bytes))| RankRow {
+            rank,
+            host: topology.host(Rank(rank as u32)).to_string(),
+            domain: topology.domain(Rank(rank as u32)).0,
+            network_sent: report.traffic.ranks[rank].network_sent,
+            network_received: report.traffic.ranks[rank].network_received,
+            local_read: report.traffic.ranks[rank].local_received,
+            seconds: spread(seconds).0,
+            staging_bytes: *staging_bytes,
+        });
+        Ok(Results {
+            model: self.model.path().display().to_string(),
+            src: self.request.src.spec.to_string(),
+            dst: self.request.dst.spec.to_string(),
+            route: report.route.kind.to_string(),
+            injection: report.route.injection.to_string(),
+            tensors: report.tensors,
+            bytes,
+            delivered_bytes: report.delivered_bytes,
+            inter_domain_bytes: report.traffic.inter_domain_bytes,
+            ingress_per_domain: report.traffic.ingress_per_domain.clone(),
+            domains: topology.domain_count(),
+            repeat: self.arguments.repeat,
+            seconds: median,
+            seconds_min: least,
+            seconds_max: most,
+            gb_per_s: if median > 0.0 { bytes as f64 / median / 1e9 } else { 0.0 },
+            bound_seconds: Results::bound(report, rate),
+            nic_rate: rate.bytes_per_second,
+            nic_rate_from: rate.from,
+            staging_bytes: all.iter().map(|&(_, staging)| staging).max().unwrap_or(0),
+            chunk_bytes: report.chunk_bytes,
+            flows: report.flows,
+            plan_seconds: report.plan_time.as_secs_f64(),
+            verified,
+            ranks: self.world.size(),
+            replicated_unknown: self.unknown.clone(),
+            per_rank: per_rank.collect(),
+        })
+    }
+}

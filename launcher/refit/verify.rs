@@ -1,0 +1,176 @@
+//! Proof that every byte arrived. In: model, manifest, both sides' memory. Out: nothing, or the first difference.
+//! Guarantee: digests are computed from the source ranks' own memory and from the destinations'; then every
+//! destination byte is compared with what the model says.
+
+use super::error::RefitError;
+use super::shards::{SideMemory, byte_strides, for_each_row, stored_boxes};
+use crate::checkpoint::{Model, Region};
+use crossmesh::base::{Deadline, Rank};
+use crossmesh::comm::{CommError, Communicator};
+use crossmesh::layout::Layout;
+use crossmesh::layout::content_digest::{TensorBox, digest_box, name_seed};
+use crossmesh::plan::{Manifest, Plan};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Byte that destinations are filled with before a transfer, so that nothing passes by being there already.
+pub(super) const POISON: u8 = 0xa5;
+
+/// Digests by (destination rank, tensor); they add up over disjoint parts.
+type Digests = BTreeMap<(u32, u32), u64>;
+
+#[derive(Serialize, Deserialize)]
+struct Verdict {
+    fault: Option<String>,
+}
+
+/// What a rank's memory of one side says.
+pub(super) struct Held<'a> {
+    pub(super) memory: &'a SideMemory,
+    pub(super) rank: Rank,
+}
+
+/// Digests that this rank's sources promise: for every cell of which it is the lowest holder, to every wanter.
+pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -> Result<Digests, RefitError> {
+    let plan = Plan::compile(manifest.clone(), size)?;
+    let bytes = held.memory.buffer.read().map_err(CommError::from)?;
+    let mut digests = Digests::new();
+    for class in plan.classes().iter().filter(|class| class.holders.first() == Some(&held.rank)) {
+        for &cell in &class.cells {
+            let tensor = &manifest.tensors()[cell.tensor as usize];
+            let box_of_cell = plan.cell(cell);
+            let lo: Vec<u64> = box_of_cell.intervals.iter().map(|interval| interval.lo).collect();
+            let extent: Vec<u64> = box_of_cell.intervals.iter().map(|interval| interval.len()).collect();
+            let Some(maps) = tensor.source.axis_maps(held.rank) else { continue };
+            let places = maps.iter().zip(&box_of_cell.intervals).map(|(map, &interval)| map.locate(interval));
+            let Some(local) = places.collect::<Option<Vec<u64>>>() else { continue };
+            let part = Part { lo: &lo, extent: &extent, local: &local };
+            let digest = part.digest(&tensor.name, &tensor.source, held, cell.tensor, &bytes)?;
+            for &wanter in &class.wanters {
+                let sum = digests.entry((wanter.0, cell.tensor)).or_default();
+                *sum = sum.wrapping_add(digest);
+            }
+        }
+    }
+    Ok(digests)
+}
+
+/// A box of a local tensor.
+struct Part<'a> {
+    lo: &'a [u64],
+    extent: &'a [u64],
+    local: &'a [u64],
+}
+
+impl Part<'_> {
+    fn digest(
+        &self,
+        name: &str,
+        layout: &Layout,
+        held: &Held<'_>,
+        tensor: u32,
+        bytes: &[u8],
+    ) -> Result<u64, RefitError> {
+        let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok(0) };
+        let strides = byte_strides(shape, layout.dtype().bytes());
+        let start = offset + self.local.iter().zip(&strides).map(|(&index, &stride)| index * stride).sum::<u64>();
+        let region = TensorBox {
+            bytes: &bytes[start as usize..(offset + layout.local_bytes(held.rank)) as usize],
+            dtype: layout.dtype(),
+            shape: layout.shape(),
+            lo: self.lo,
+            extent: self.extent,
+            strides: &strides,
+        };
+        digest_box(&region, name_seed(name))
+            .map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
+    }
+}
+
+/// Adds up what all source ranks promised to this rank.
+pub(super) fn expected(
+    world: &Communicator,
+    promised: &Digests,
+    deadline: Deadline,
+) -> Result<BTreeMap<u32, u64>, RefitError> {
+    let mine: Vec<(u32, u32, u64)> = promised.iter().map(|(&(rank, tensor), &sum)| (rank, tensor, sum)).collect();
+    let encoded = serde_json::to_vec(&mine).unwrap_or_default();
+    let mut expected = BTreeMap::new();
+    for (rank, bytes) in world.allgather(&encoded, deadline)?.iter().enumerate() {
+        let theirs: Vec<(u32, u32, u64)> = serde_json::from_slice(bytes).map_err(|error| {
+            RefitError::WrongElsewhere { rank: Rank(rank as u32), message: format!("unreadable digests: {error}") }
+        })?;
+        for (_, tensor, digest) in theirs.into_iter().filter(|&(to, _, _)| to == world.rank().0) {
+            let sum: &mut u64 = expected.entry(tensor).or_default();
+            *sum = sum.wrapping_add(digest);
+        }
+    }
+    Ok(expected)
+}
+
+/// Compares this rank's destinations with the digests and with the model.
+pub(super) fn check(
+    model: &Model,
+    manifest: &Manifest,
+    held: &Held<'_>,
+    expected: &BTreeMap<u32, u64>,
+) -> Result<(), RefitError> {
+    let bytes = held.memory.buffer.read().map_err(CommError::from)?;
+    for (index, tensor) in manifest.tensors().iter().enumerate() {
+        let layout = &tensor.destination;
+        let (Some((offset, shape)), Some(maps)) = (&held.memory.tensors[index], layout.axis_maps(held.rank)) else {
+            continue;
+        };
+        let wrong = |what: String| RefitError::Wrong {
+            tensor: tensor.name.clone(),
+            dtype: layout.dtype(),
+            rank: held.rank,
+            what,
+        };
+        let strides = byte_strides(shape, layout.dtype().bytes());
+        let local = &bytes[*offset as usize..][..layout.local_bytes(held.rank) as usize];
+        let mut digest = 0u64;
+        for stored in stored_boxes(&maps) {
+            let part = Part { lo: &stored.lo, extent: &stored.extent, local: &stored.local };
+            digest = digest.wrapping_add(part.digest(&tensor.name, layout, held, index as u32, &bytes)?);
+            let region = Region { lo: &stored.lo, extent: &stored.extent };
+            let matched = if stored.extent == *shape {
+                model.matches(index, region, local)
+            } else {
+                let mut packed = vec![0u8; (stored.extent.iter().product::<u64>() * layout.dtype().bytes()) as usize];
+                for_each_row(&stored, &strides, layout.dtype().bytes(), |to, from, count| {
+                    packed[to..to + count].copy_from_slice(&local[from..from + count]);
+                });
+                model.matches(index, region, &packed)
+            };
+            matched.map_err(|error| wrong(error.to_string()))?;
+        }
+        let promised = expected.get(&(index as u32)).copied().unwrap_or(0);
+        if digest != promised {
+            return Err(wrong(format!("digest {digest:016x}, its sources say {promised:016x}")));
+        }
+    }
+    Ok(())
+}
+
+/// Tells all ranks; a difference on any rank is an error on all.
+pub(super) fn agree(
+    world: &Communicator,
+    mine: Result<(), RefitError>,
+    deadline: Deadline,
+) -> Result<(), RefitError> {
+    let verdict = Verdict { fault: mine.as_ref().err().map(ToString::to_string) };
+    let encoded = serde_json::to_vec(&verdict).unwrap_or_default();
+    let all = world.allgather(&encoded, deadline)?;
+    mine?;
+    for (rank, bytes) in all.iter().enumerate() {
+        let rank = Rank(rank as u32);
+        match serde_json::from_slice::<Verdict>(bytes) {
+            Ok(Verdict { fault: None }) => {}
+            Ok(Verdict { fault: Some(message) }) => return Err(RefitError::WrongElsewhere { rank, message }),
+            Err(error) => return Err(RefitError::WrongElsewhere { rank, message: error.to_string() }),
+        }
+    }
+    Ok(())
+}
