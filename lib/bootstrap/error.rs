@@ -150,6 +150,14 @@ pub enum BootstrapError {
         /// Its code.
         code: i32,
     },
+    /// An MPI call came too late.
+    #[error("{call} was called {when}; start crossmesh before the program ends MPI")]
+    MpiEnded {
+        /// The call.
+        call: &'static str,
+        /// When.
+        when: &'static str,
+    },
     /// An MPI call took too long.
     #[error("{call} did not complete within {limit:?}; a rank may be absent or stuck before it")]
     MpiTimeout {

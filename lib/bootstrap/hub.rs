@@ -303,7 +303,8 @@ impl State {
                 }
                 self.deliver(key, &gathering);
             }
-            (Ok(_), _) => self.fail_abandoned(key),
+            (Ok(_), _) if self.departed.contains(&true) => self.fail_abandoned(key),
+            (Ok(_), _) => {}
         }
     }
 

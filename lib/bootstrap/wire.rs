@@ -140,10 +140,6 @@ impl<'a> Reader<'a> {
     pub(super) fn word64(&mut self) -> Option<u64> {
         self.bytes(8)?.try_into().ok().map(u64::from_le_bytes)
     }
-
-    pub(super) fn rest(self) -> &'a [u8] {
-        self.0
-    }
 }
 
 impl Absentees {
