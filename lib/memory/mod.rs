@@ -6,7 +6,7 @@
 pub mod buffer;
 pub mod client;
 mod directory;
-mod error;
+pub(crate) mod error;
 pub mod process;
 pub mod server;
 pub mod shared;
