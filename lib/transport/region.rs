@@ -54,16 +54,20 @@ impl RegionTable {
         Ok(RegionId(slot))
     }
 
-    /// Removes a region that no queued put reads; returns its key.
-    pub(super) fn remove(&mut self, region: RegionId) -> Result<u64, TransportError> {
-        let found = self.get(region)?;
-        if found.puts > 0 {
-            return Err(TransportError::RegionInUse { region, puts: found.puts });
+    /// The key of a region that may be removed, because no queued put reads it.
+    pub(super) fn removable(&self, region: RegionId) -> Result<u64, TransportError> {
+        match self.get(region)? {
+            Region { puts: 0, key, .. } => Ok(*key),
+            Region { puts, .. } => Err(TransportError::RegionInUse { region, puts: *puts }),
         }
-        let key = found.key;
+    }
+
+    /// Removes a region that no queued put reads.
+    pub(super) fn remove(&mut self, region: RegionId) -> Result<(), TransportError> {
+        self.removable(region)?;
         self.slots[region.0 as usize] = None;
         self.free.push(region.0);
-        Ok(key)
+        Ok(())
     }
 
     /// What peers need to put into `region`.
@@ -168,7 +172,8 @@ mod tests {
         table.put_queued(region);
         assert_eq!(table.remove(region), Err(TransportError::RegionInUse { region, puts: 1 }));
         table.put_over(region);
-        assert_eq!(table.remove(region), Ok(old));
+        assert_eq!(table.removable(region), Ok(old));
+        assert_eq!(table.remove(region), Ok(()));
         assert_eq!(table.remove(region), Err(TransportError::UnknownRegion { region }));
         let again = table.insert(std::ptr::null_mut(), 0, Rights::all()).unwrap();
         assert_eq!(again, region);

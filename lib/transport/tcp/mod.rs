@@ -261,7 +261,7 @@ impl MessageLink for TcpLink {
     }
 
     fn deregister(&mut self, region: RegionId) -> Result<(), TransportError> {
-        self.regions.remove(region).map(|_| ())
+        self.regions.remove(region)
     }
 
     fn connect(&mut self, peers: &[(Rank, Vec<u8>)], deadline: Deadline) -> Result<(), TransportError> {
