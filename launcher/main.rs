@@ -6,6 +6,7 @@
 mod checkpoint;
 mod env_command;
 mod failure;
+mod refit;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -29,6 +30,8 @@ struct CommandLine {
 enum Command {
     /// Start the ranks of a program, show their output, and end the job as a whole
     Run(run::Arguments),
+    /// Move a model's weights from one layout to another
+    Refit(Box<refit::Arguments>),
     /// Show every environment variable with its value, default and meaning
     Env(env_command::Arguments),
     /// What a starter runs in place of the program, once per rank
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Refit(arguments) => refit::run(&arguments),
         Command::Env(arguments) => env_command::run(&arguments),
         Command::RankAgent(arguments) => run::agent::run(&arguments),
         Command::RankProgram(arguments) => run::program::run(&arguments),

@@ -23,7 +23,7 @@
 
 pub mod base;
 pub mod bootstrap;
-//comm
+pub mod comm;
 pub mod execute;
 pub mod layout;
 pub mod memory;

@@ -147,7 +147,7 @@ impl<'a> Job<'a> {
             staging_bytes: *staging_bytes,
         });
         Ok(Results {
-            model: self.model.path().display().to_string(),
+            model: self.arguments.model.display().to_string(),
             src: self.request.src.spec.to_string(),
             dst: self.request.dst.spec.to_string(),
             route: report.route.kind.to_string(),

@@ -7,7 +7,7 @@ use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
 use crate::execute::{Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
 use crate::memory::{PeerSegments, ProcessMemory, SegmentServer};
 use crate::topology::{RankFacts, Topology, discover};
-use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, TcpLink, TcpOptions};
+use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, ShmOptions, TcpLink, TcpOptions};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,16 +94,23 @@ impl Drop for World {
 
 /// Proves data connections with the job key.
 struct KeyProof {
-    party: Party,
+    control: Arc<Control>,
+}
+
+impl KeyProof {
+    fn party(&self) -> Party<'_> {
+        let (rank, size) = (self.control.rank(), self.control.size());
+        Party { key: self.control.key(), purpose: PURPOSE, rank, size }
+    }
 }
 
 impl Authenticate for KeyProof {
     fn dial(&self, stream: &TcpStream, peer: Rank, deadline: Deadline) -> Result<(), AuthenticateError> {
-        self.party.dial(stream, peer, deadline).map_err(proof_error)
+        self.party().dial(stream, peer, deadline).map_err(proof_error)
     }
 
     fn accept(&self, stream: &TcpStream, deadline: Deadline) -> Result<Rank, AuthenticateError> {
-        self.party.accept(stream, deadline).map_err(proof_error)
+        self.party().accept(stream, deadline).map_err(proof_error)
     }
 }
 
@@ -158,15 +165,14 @@ fn links(
     server: &Arc<SegmentServer>,
     segments: &Arc<PeerSegments>,
 ) -> Result<Vec<Box<dyn MessageLink>>, CommError> {
-    let party = Party::new(control.key().clone(), PURPOSE, control.rank(), control.size());
-    let mut options = TcpOptions::new(Arc::new(KeyProof { party }));
+    let mut options = TcpOptions::new(Arc::new(KeyProof { control: control.clone() }));
     if let Some(interface) = env::text(env::INTERFACE) {
         let (address, device) = interface_address(&interface)?;
         options.bind = Some(address);
         options.device = device;
     }
     let tcp = TcpLink::new(control.rank(), options)?;
-    let shm = ShmLink::new(control.rank(), server.clone(), segments.clone())?;
+    let shm = ShmLink::new(control.rank(), ShmOptions::new(server.clone(), segments.clone()))?;
     Ok(vec![Box::new(tcp), Box::new(shm)])
 }
 

@@ -5,6 +5,7 @@
 use super::agree::Agreement;
 use super::bind::{count_runs, is_direct};
 use super::board::{BoardLayout, NO_WORD};
+use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
 use super::program::{Incoming, Program, Reach, Storage, compile};
@@ -14,7 +15,7 @@ use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
 use crate::plan::Plan;
 use crate::route::Routed;
-use crate::transport::{Capabilities, RegionId, Rights};
+use crate::transport::{Capabilities, RegionId, Rights, register_span};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,15 +37,29 @@ pub(super) struct Reservation {
     pub(super) number: u32,
     pub(super) segment: Arc<SharedMemory>,
     pub(super) staging: u64,
-    /// Registered regions by link.
-    pub(super) regions: Vec<(usize, RegionId)>,
+    /// Registered regions by link, with their memory.
+    pub(super) regions: Vec<(usize, RegionId, Span)>,
+}
+
+impl Reservation {
+    fn register(
+        &mut self,
+        engine: &mut Inner,
+        link: usize,
+        memory: Span,
+        rights: Rights,
+    ) -> Result<RegionId, ExecuteError> {
+        let region = register_span(engine.links.get(link), &memory, rights)?;
+        self.regions.push((link, region, memory));
+        Ok(region)
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut engine = self.group.engine.lock();
         engine.remove(self.number);
-        for &(link, region) in &self.regions {
+        for &(link, region, _) in &self.regions {
             if let Err(error) = engine.links.get(link).deregister(region) {
                 log::warn!("deregistering a region failed: {error}");
             }
@@ -313,15 +328,14 @@ impl Prepared {
             }
         }
         let mut engine = group.engine.lock();
+        let segment = self.reservation.segment.clone();
         for link in links {
             let rights = Rights::REMOTE_WRITE | Rights::LOCAL_READ;
-            let region = engine.links.get(link).register(Span::of_segment(&self.reservation.segment), rights)?;
-            self.reservation.regions.push((link, region));
+            let region = self.reservation.register(&mut engine, link, Span::of_segment(&segment), rights)?;
             self.segment_regions[link] = Some(region);
         }
         for ((link, address), (tensor, rights)) in wanted {
-            let region = engine.links.get(link).register(Span::of_buffer(&tensor.buffer), rights)?;
-            self.reservation.regions.push((link, region));
+            let region = self.reservation.register(&mut engine, link, Span::of_buffer(&tensor.buffer), rights)?;
             self.buffer_regions.insert((address, link), region);
         }
         Ok(())

@@ -7,7 +7,7 @@ pub mod buffer;
 pub mod client;
 pub mod copy;
 mod directory;
-mod error;
+pub(crate) mod error;
 pub mod process;
 pub mod server;
 pub mod shared;

@@ -7,10 +7,25 @@
 //! only after the bytes put before it on that connection are visible to the receiver; after `abort(peer)`
 //! returns, no write of that peer can land.
 
+mod check;
+pub mod error;
+pub mod fault;
+pub mod mapped;
+mod region;
+pub mod shm;
+pub mod tcp;
+
+pub use error::{FrameFault, TransportError};
+pub use fault::{FaultOptions, FaultyLink};
+pub use mapped::{MappedRegion, PeerRegion, ProcessRegion};
+pub use shm::{ShmLink, ShmOptions};
+pub use tcp::{Authenticate, AuthenticateError, TcpLink, TcpOptions};
+
 use crate::base::{Deadline, Rank};
-use crate::memory::Span;
+use crate::memory::{SegmentId, Span};
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 bitflags! {
     /// What a peer may do with a registered region. Buffers are registered with the least rights.
@@ -45,6 +60,17 @@ pub struct RemoteRegion {
     pub key: u64,
     /// Its bytes.
     pub bytes: u64,
+    /// Where it is in a shared segment; `None` on links whose peers do not map it.
+    pub segment: Option<SegmentPlace>,
+}
+
+/// A place in a shared segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SegmentPlace {
+    /// The segment.
+    pub segment: SegmentId,
+    /// First byte in it.
+    pub offset: u64,
 }
 
 /// Bytes of a local region.
@@ -102,7 +128,8 @@ pub enum Event {
         /// What.
         signal: Signal,
     },
-    /// The connection to `peer` is gone.
+    /// The connection to `peer` is gone. Tickets of puts to it are not reported any more; their source bytes may
+    /// be reused.
     Lost {
         /// Who.
         peer: Rank,
@@ -127,14 +154,24 @@ pub trait MessageLink: Send {
     fn capabilities(&self) -> Capabilities;
     /// What peers need to connect here; exchanged by all ranks at start.
     fn address(&self) -> Vec<u8>;
-    /// Makes `memory` usable by this link, which keeps it until `deregister`. With `REMOTE_WRITE` peers may put
-    /// into it at any time.
-    fn register(&mut self, memory: Span, rights: Rights) -> Result<RegionId, TransportError>;
+    /// Makes `bytes` bytes at `start` usable by this link.
+    ///
+    /// # Safety
+    /// The memory must stay valid and mapped until `deregister` has returned `Ok` or the link is dropped, and with
+    /// `REMOTE_WRITE` nothing in this process may rely on its contents while peers may put into it.
+    unsafe fn register(&mut self, start: *mut u8, bytes: u64, rights: Rights) -> Result<RegionId, TransportError>;
     /// What a peer needs to put into `region`.
     fn export(&self, region: RegionId) -> Result<RemoteRegion, TransportError>;
-    /// Ends a registration; later puts into it are refused.
+    /// Prepares puts into a peer's region, so that the first one is as fast as the others. Not needed otherwise.
+    fn import(&mut self, peer: Rank, region: RemoteRegion, deadline: Deadline) -> Result<(), TransportError> {
+        let _ = (peer, region, deadline);
+        Ok(())
+    }
+    /// Ends a registration; later puts into it are refused and end their connection. An error, and no change,
+    /// while queued puts still read the region.
     fn deregister(&mut self, region: RegionId) -> Result<(), TransportError>;
-    /// Connects to all `peers` not yet connected; both ends call it. The lower rank dials.
+    /// Connects to all `peers` not yet connected, this rank left out; both ends call it. The lower rank dials. On
+    /// an error the peers that did come stay connected, and the call may be repeated.
     fn connect(&mut self, peers: &[(Rank, Vec<u8>)], deadline: Deadline) -> Result<(), TransportError>;
     /// Posts a put of a local slice.
     fn put(
@@ -144,22 +181,39 @@ pub trait MessageLink: Send {
         remote: RemotePlace,
         ticket: Ticket,
     ) -> Result<Posted, TransportError>;
-    /// Posts a put of one 64-bit word (native byte order, 8-byte aligned place), without a ticket.
+    /// Posts a put of one 64-bit word (native byte order, 8-byte aligned place), without a ticket. The word
+    /// appears whole, by a Release store.
     fn put_word(&mut self, peer: Rank, word: u64, remote: RemotePlace) -> Result<Posted, TransportError>;
     /// Posts a signal behind everything posted to `peer` before.
     fn signal(&mut self, peer: Rank, signal: Signal) -> Result<Posted, TransportError>;
     /// Makes received bytes of `region` visible to every reader on this machine, where signals do not imply it.
     fn flush_received(&mut self, region: RegionId) -> Result<(), TransportError>;
-    /// Moves bytes; appends what happened to `events`; never blocks.
+    /// Moves bytes; appends what happened to `events`; never blocks. One call does a bounded amount of work per
+    /// connection. Posted puts move only here.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), TransportError>;
-    /// Ends the connection to `peer`; once it returns no write of that peer can land.
+    /// Sleeps until a poll may find something, for `limit` at most; `false` when nothing came. A link that cannot
+    /// sleep returns `false` at once, and the caller waits its own way.
+    fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
+        let _ = limit;
+        Ok(false)
+    }
+    /// Ends the connection to `peer`; once it returns no write of that peer can land. Tickets of puts to it are
+    /// not reported any more.
     fn abort(&mut self, peer: Rank);
-    /// Flushes what is queued and ends all connections.
+    /// Flushes what is queued and ends all connections; returns once every peer has said goodbye too, which a
+    /// peer does in `poll` or `close`.
     fn close(&mut self, deadline: Deadline) -> Result<(), TransportError>;
-    /// `Err` with the cause when the connection to `peer` is lost.
+    /// `Err` with the cause when the connection to `peer` is lost or was ended by either side.
     fn health(&self, peer: Rank) -> Result<(), TransportError>;
 }
 
-/// Placeholder until the module lands.
-#[derive(Debug, thiserror::Error)]
-pub enum TransportError {}
+/// Registers a span; the caller keeps a clone of it until the region is deregistered.
+pub(crate) fn register_span(
+    link: &mut dyn MessageLink,
+    memory: &Span,
+    rights: Rights,
+) -> Result<RegionId, TransportError> {
+    // SAFETY: the span's owner keeps the memory mapped, the caller keeps the span, and buffers that peers may write
+    // are held for writing while a transfer runs, so that no reference to them exists.
+    unsafe { link.register(memory.start(), memory.bytes(), rights) }
+}
