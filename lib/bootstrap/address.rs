@@ -6,12 +6,13 @@
 
 use super::error::BootstrapError;
 use super::handshake::{HandshakeError, Party};
-use crate::base::{Backoff, Deadline, Rank};
+use crate::base::{Deadline, Rank};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 /// Connections that may wait to be accepted; the system cuts it to its own limit.
@@ -20,6 +21,8 @@ const BACKLOG: i32 = 4096;
 const ONE_ADDRESS: Duration = Duration::from_secs(3);
 /// Longest wait for one handshake.
 pub(super) const ONE_HANDSHAKE: Duration = Duration::from_secs(10);
+/// Pause between two rounds over all addresses.
+const RETRY: Duration = Duration::from_millis(20);
 /// How long an address that refuses connections is tried again.
 const REFUSED: Duration = Duration::from_secs(5);
 
@@ -103,7 +106,6 @@ pub(super) fn dial(
     deadline: Deadline,
 ) -> Result<TcpStream, BootstrapError> {
     let refusing = Deadline::after(REFUSED);
-    let mut backoff = Backoff::new();
     loop {
         let (mut only_refused, mut only_strangers) = (true, true);
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -139,7 +141,7 @@ pub(super) fn dial(
                 source: failure,
             });
         }
-        (0..20).for_each(|_| backoff.snooze());
+        thread::sleep(RETRY.min(deadline.remaining()));
     }
 }
 

@@ -49,21 +49,23 @@ impl Control {
         deadline: Deadline,
     ) -> Result<Arc<Self>, BootstrapError> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
-        let (stream, hub, key) = if rank == HUB {
+        let (stream, hub, key, hub_host) = if rank == HUB {
             let (stream, hub, id) = open_hub(host, size, interface)?;
-            bootstrap.broadcast(id.to_string().as_bytes(), deadline)?;
-            (stream, Some(hub), id.key().clone())
+            bootstrap.broadcast(format!("{id} {host}").as_bytes(), deadline)?;
+            (stream, Some(hub), id.key().clone(), host.to_string())
         } else {
             let text = bootstrap.broadcast(&[], deadline)?;
-            let id: UniqueId = String::from_utf8_lossy(&text).parse()?;
+            let text = String::from_utf8_lossy(&text);
+            let (id, hub_host) = text.split_once(' ').unwrap_or((&text, ""));
+            let id: UniqueId = id.parse()?;
             let destination = Destination { addresses: id.addresses(), peer: HUB, meant: "rank 0" };
             let party = Party { key: id.key(), purpose: PURPOSE, rank, size };
             let stream = control_stream(dial(destination, party, deadline)?).map_err(failed)?;
-            (stream, None, id.key().clone())
+            (stream, None, id.key().clone(), hub_host.to_string())
         };
         let ended = Cause {
             rank: HUB,
-            host: String::new(),
+            host: hub_host,
             phase: "run".into(),
             message: "died (control connection closed)".into(),
         };

@@ -101,7 +101,7 @@ impl Gathering {
             return Err("contributed twice to one exchange".into());
         }
         let strings = match kind {
-            Kind::Gather => vec![self.described.len()..payload.len()],
+            Kind::Gather => std::iter::once(self.described.len()..payload.len()).collect(),
             _ => split(&payload, self.described.len(), self.members.len())
                 .ok_or("sent lengths that contradict the bytes that came")?,
         };

@@ -25,9 +25,10 @@ fn shake(
     let deadline = Deadline::seconds(5);
     thread::scope(|scope| {
         let accepting = scope.spawn(move || acceptor.accept(&accepted, deadline));
-        // The stream closes with the closure, as it does for a caller that gives up.
-        let dialed = (move || dialer.dial(&dialed, Rank(peer), deadline))();
-        (dialed, accepting.join().unwrap())
+        let result = dialer.dial(&dialed, Rank(peer), deadline);
+        // A caller that is refused hangs up.
+        drop(dialed);
+        (result, accepting.join().unwrap())
     })
 }
 

@@ -86,12 +86,11 @@ impl Seen {
             Starter::Crossmesh
         } else if has("OMPI_COMM_WORLD_SIZE") {
             Starter::OpenMpi
+        } else if has("PMI_SIZE") {
+            // Hydra starts its agents through srun, whose plugin then is the agents', unless it is PMI itself.
+            if step && plugin == "pmi2" { Starter::Srun(Some(Mpi::Mpich)) } else { Starter::Hydra }
         } else if step && plugin.starts_with("pmix") {
             Starter::Srun(Some(Mpi::OpenMpi))
-        } else if step && plugin == "pmi2" {
-            Starter::Srun(Some(Mpi::Mpich))
-        } else if has("PMI_SIZE") || has("PMI_RANK") {
-            Starter::Hydra
         } else if has("PMIX_RANK") {
             Starter::Pmix
         } else if step && has("SLURM_PROCID") {
@@ -102,7 +101,7 @@ impl Seen {
         let (rank, size): (&[&str], &[&str]) = match starter {
             Starter::Crossmesh | Starter::Nobody => (&[env::RANK.name], &[env::SIZE.name]),
             Starter::OpenMpi => (&["OMPI_COMM_WORLD_RANK"], &["OMPI_COMM_WORLD_SIZE"]),
-            Starter::Hydra => (&["PMI_RANK"], &["PMI_SIZE"]),
+            Starter::Hydra | Starter::Srun(Some(Mpi::Mpich)) => (&["PMI_RANK"], &["PMI_SIZE"]),
             Starter::Srun(_) => (&["SLURM_PROCID"], &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"]),
             Starter::Pmix => (&["PMIX_RANK"], &[]),
         };
@@ -219,13 +218,14 @@ mod tests {
             |plugin| [&srun[..], &[("SLURM_MPI_TYPE", plugin), ("PMI_RANK", "0"), ("PMIX_RANK", "0")]].concat();
         let ours = [("CROSSMESH_RANK", "6"), ("CROSSMESH_SIZE", "7")];
         let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1")];
-        let cases: [(Vec<(&str, &str)>, Starter, Option<u32>, Option<u32>); 10] = [
+        let cases = [
             (ompi.to_vec(), Starter::OpenMpi, Some(1), Some(4)),
             (hydra.to_vec(), Starter::Hydra, Some(2), Some(3)),
             ([&ompi[..], &srun].concat(), Starter::OpenMpi, Some(1), Some(4)),
             ([&hydra[..], &srun].concat(), Starter::Hydra, Some(2), Some(3)),
             (plugin("pmix_v4"), Starter::Srun(Some(Mpi::OpenMpi)), Some(5), Some(8)),
-            (plugin("pmi2"), Starter::Srun(Some(Mpi::Mpich)), Some(5), Some(8)),
+            ([&hydra[..], &plugin("pmix")].concat(), Starter::Hydra, Some(2), Some(3)),
+            ([&hydra[..], &plugin("pmi2")].concat(), Starter::Srun(Some(Mpi::Mpich)), Some(2), Some(3)),
             ([&srun[..], &[("SLURM_MPI_TYPE", "none")]].concat(), Starter::Srun(None), Some(5), Some(8)),
             ([&ours[..], &ompi].concat(), Starter::Crossmesh, Some(6), Some(7)),
             (batch.to_vec(), Starter::Nobody, None, None),
@@ -241,11 +241,11 @@ mod tests {
     }
 
     #[test]
-    fn choices() {
-        let means = |text: &str| Means {
-            unique_id: text.contains('i'),
-            adapter_named: text.contains('n'),
-            adapter_found: text.contains('f'),
+    fn choices_follow_mode_starter_and_means() {
+        // i: there is a unique id, n: an adapter is named, f: an adapter is found.
+        let means = |text: &str| {
+            let has = |letter| text.contains(letter);
+            Means { unique_id: has('i'), adapter_named: has('n'), adapter_found: has('f') }
         };
         let tcp = Some(Choice::Tcp { rank: Rank(1), size: 3 });
         let open = Some(Choice::Mpi(Mpi::OpenMpi));
@@ -268,14 +268,12 @@ mod tests {
             (Mode::Auto, seen(Starter::Srun(None), Some(0), Some(1)), "", Some(Choice::Solo)),
             (Mode::Auto, seen(Starter::OpenMpi, Some(0), Some(1)), "", Some(Choice::Solo)),
             (Mode::Auto, nobody, "", Some(Choice::Solo)),
-            (Mode::Auto, nobody, "n", Some(Choice::Solo)),
             (Mode::Auto, nobody, "i", None),
             (Mode::Mpi, mpirun, "", open),
             (Mode::Mpi, hydra, "i", mpich),
             (Mode::Mpi, nobody, "", None),
             (Mode::Mpi, nobody, "nf", open),
             (Mode::Tcp, mpirun, "fi", tcp),
-            (Mode::Tcp, srun, "i", tcp),
             (Mode::Tcp, nobody, "i", None),
             (Mode::Tcp, ours, "", None),
         ];

@@ -21,6 +21,9 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// The same for bytes under way, which keepalive does not watch.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(11);
 
+/// Bytes that one stream may move before others have their turn.
+const TURN: u64 = 4 << 20;
+
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -208,8 +211,11 @@ fn fill(mut stream: &Socket, bytes: &mut Vec<u8>, wanted: u64) -> Option<Receive
     if missing == 0 {
         return None;
     }
-    match Read::take(&mut stream, missing).read_to_end(bytes) {
+    let turn = missing.min(TURN);
+    match Read::take(&mut stream, turn).read_to_end(bytes) {
         Ok(count) if count as u64 == missing => None,
+        // The stream stays readable, so the next poll comes back here.
+        Ok(count) if count as u64 == turn => Some(Received::Blocked),
         Ok(_) => Some(Received::Ended),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(Received::Blocked),
         Err(_) => Some(Received::Ended),
@@ -268,14 +274,18 @@ impl SendQueue {
         self.push(payload.into());
     }
 
-    /// Sends what the stream takes.
+    /// Sends what the stream takes, up to a turn.
     pub(super) fn flush(&mut self, stream: &Socket) -> io::Result<()> {
-        while !self.segments.is_empty() {
+        let mut moved = 0;
+        while !self.segments.is_empty() && moved < TURN {
             let slices: Vec<IoSlice<'_>> =
                 self.segments.iter().take(Self::SLICES).map(|segment| IoSlice::new(segment.as_slice())).collect();
             // A C program may not ignore SIGPIPE.
             match stream.send_vectored_with_flags(&slices, libc::MSG_NOSIGNAL) {
-                Ok(sent) => self.advance(sent),
+                Ok(sent) => {
+                    moved += sent as u64;
+                    self.advance(sent);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

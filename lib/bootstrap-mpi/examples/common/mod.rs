@@ -22,6 +22,7 @@ pub(crate) fn run() -> ExitCode {
 fn join() -> Result<(Rank, u32), BootstrapError> {
     let deadline = Deadline::seconds(30);
     let mut bootstrap = from_environment(deadline)?;
+    assert!(std::env::var_os("CROSSMESH_UNIQUE_ID").is_none(), "the unique id is erased once read");
     let control = Control::connect(bootstrap.as_mut(), "here", deadline)?;
     let (rank, size) = (control.rank(), control.size());
     let everyone: Vec<Rank> = (0..size).map(Rank).collect();
