@@ -354,8 +354,8 @@ impl Prepared {
                     let stored = |item: &u32| self.program.items[*item as usize].storage == storage;
                     self.program.tensors_of(&items.iter().copied().filter(stored).collect::<Vec<_>>())
                 };
-                invitation.source = exports(local, Side::Source, &of(Storage::Source));
-                invitation.destination = exports(local, Side::Destination, &of(Storage::Destination));
+                invitation.source = exports(group, local, Side::Source, &of(Storage::Source));
+                invitation.destination = exports(group, local, Side::Destination, &of(Storage::Destination));
             }
             let link = group.link_to(peer);
             if let Some(region) = self.segment_regions[link] {
@@ -381,11 +381,15 @@ impl Prepared {
     }
 }
 
-fn exports(local: &LocalTensors, side: Side, tensors: &[u32]) -> Vec<Export> {
+/// Tensors that a peer reads; shared ones are served to it from now on.
+fn exports(group: &Group, local: &LocalTensors, side: Side, tensors: &[u32]) -> Vec<Export> {
     tensors
         .iter()
         .filter_map(|&tensor| {
             let place = local.side(side)[tensor as usize].as_ref()?;
+            if let Some(segment) = place.buffer.segment() {
+                group.server.publish(segment);
+            }
             let memory = match place.buffer.kind() {
                 MemoryKind::Shared { segment, offset } => ExportedMemory::Shared { segment, offset },
                 MemoryKind::Private { address } => ExportedMemory::Private { address },
