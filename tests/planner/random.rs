@@ -17,6 +17,26 @@ pub(super) struct Case {
     pub(super) topology: Topology,
 }
 
+impl Case {
+    /// The same plan with layouts and meshes built anew for every tensor, as another rank may have built it.
+    pub(super) fn apart(&self) -> Case {
+        let copy = |layout: &Layout| {
+            let mesh = Mesh::new(layout.mesh().shape().to_vec(), layout.mesh().ranks().to_vec()).expect("a copy");
+            let (shape, placements) = (layout.shape().to_vec(), layout.placements().to_vec());
+            let mut copy = Layout::new(shape, layout.dtype(), Arc::new(mesh), placements).expect("a copy");
+            for (dim, axes) in layout.nesting().iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
+                copy = copy.with_nesting(dim, axes).expect("a copy");
+            }
+            Arc::new(copy)
+        };
+        let mut manifest = Manifest::new();
+        for tensor in self.manifest.tensors() {
+            manifest.push(&tensor.name, copy(&tensor.source), copy(&tensor.destination)).expect("a copy");
+        }
+        Case { manifest: Arc::new(manifest), topology: self.topology.clone() }
+    }
+}
+
 /// Most elements of a tensor.
 const ELEMENTS: u64 = 4096;
 

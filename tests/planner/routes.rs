@@ -51,7 +51,7 @@ proptest! {
 
     #[test]
     fn the_same_inputs_give_the_same_flows(case in cases()) {
-        let again = case.clone();
+        let again = case.apart();
         for options in all_options() {
             let flows = |case: &Case| {
                 let plan = Plan::compile(case.manifest.clone(), case.topology.size()).unwrap();
