@@ -59,22 +59,24 @@ fn differences(first: &Manifest, other: &Manifest) -> Vec<Difference> {
 
 /// Tensors whose both sides shard dimension 0 twice over a 2 x 2 mesh.
 fn manifests() -> impl Strategy<Value = Vec<Tensor>> {
+    let side = (0u32..4, any::<bool>()).prop_map(|(first, reversed)| Side {
+        mesh: vec![2, 2],
+        first,
+        placements: vec![Placement::shard(0); 2],
+        reversed,
+    });
     let dtype = prop::sample::select(vec![Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::I64]);
-    let tensor = (1u64..5, 1u64..9, dtype, 0u32..4, 0u32..4, any::<[bool; 2]>());
-    proptest::collection::vec(tensor, 2..5).prop_map(|tensors| {
-        let side =
-            |first, reversed| Side { mesh: vec![2, 2], first, placements: vec![Placement::shard(0); 2], reversed };
-        let tensor = |(index, (rows, columns, dtype, source, destination, reversed)): (
-            usize,
-            (u64, u64, Dtype, u32, u32, [bool; 2]),
-        )| Tensor {
-            name: format!("tensor {index}"),
+    let tensor =
+        (1u64..5, 1u64..9, dtype, side.clone(), side).prop_map(|(rows, columns, dtype, source, destination)| Tensor {
+            name: String::new(),
             shape: vec![4 * rows, columns],
             dtype,
-            source: side(source, reversed[0]),
-            destination: side(destination, reversed[1]),
-        };
-        tensors.into_iter().enumerate().map(tensor).collect()
+            source,
+            destination,
+        });
+    proptest::collection::vec(tensor, 2..5).prop_map(|mut tensors| {
+        tensors.iter_mut().enumerate().for_each(|(index, tensor)| tensor.name = format!("tensor {index}"));
+        tensors
     })
 }
 
