@@ -158,3 +158,43 @@ fn cover(map: &DimensionMap, cuts: &[u64], segments: &mut [Segment], side: impl 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{AxisMap, AxisShard};
+
+    fn map(shards: &[(usize, &[(u64, u64)])]) -> DimensionMap {
+        let axis_map = |intervals: &[(u64, u64)]| AxisMap::new(intervals.iter().map(|&(lo, hi)| Interval { lo, hi }));
+        let shards = shards.iter().map(|&(slot_offset, intervals)| AxisShard { slot_offset, map: axis_map(intervals) });
+        DimensionMap { shards: shards.collect() }
+    }
+
+    #[test]
+    fn holes_repeats_and_several_intervals() {
+        // A source that lacks 4..6, holds 0..2 twice and 8..10 in no order; a destination of one piece.
+        let source = map(&[(0, &[(8, 10), (0, 4)]), (1, &[(6, 8), (0, 2)])]);
+        let segments = segments(&source, &map(&[(7, &[(0, 10)])]));
+        let found: Vec<_> =
+            segments.iter().map(|s| (s.interval.lo, s.interval.hi, &s.source[..], &s.destination[..])).collect();
+        let whole = &[7][..];
+        let expected: [(u64, u64, &[usize], &[usize]); 5] = [
+            (0, 2, &[0, 1], whole),
+            (2, 4, &[0], whole),
+            (4, 6, &[], whole),
+            (6, 8, &[1], whole),
+            (8, 10, &[0], whole),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(group(&segments), [0, 1, 2, 3, 1]);
+    }
+
+    #[test]
+    fn neighbours_with_equal_shards_are_one() {
+        let source = map(&[(0, &[(0, 3), (3, 5)]), (2, &[(5, 5), (5, 9)])]);
+        let segments = segments(&source, &map(&[(0, &[(0, 4), (4, 9)])]));
+        let ends: Vec<u64> = segments.iter().map(|segment| segment.interval.hi).collect();
+        assert_eq!(ends, [5, 9]);
+        assert!(super::segments(&map(&[(0, &[])]), &map(&[(0, &[])])).is_empty());
+    }
+}

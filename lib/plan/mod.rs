@@ -10,6 +10,8 @@ mod compile;
 pub mod digest;
 mod error;
 mod manifest;
+#[cfg(test)]
+mod tests;
 
 pub use cell::{Cell, TensorCells};
 pub use compile::{CellClass, CellId, ClassId, Plan};

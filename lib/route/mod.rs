@@ -11,6 +11,8 @@ mod leaders;
 mod options;
 mod order;
 mod routes;
+#[cfg(test)]
+mod tests;
 
 pub use check::{CheckError, Coverage, check};
 pub use cost::{Traffic, traffic};

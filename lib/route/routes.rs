@@ -32,6 +32,10 @@ struct Router<'a> {
 }
 
 /// Routes a plan.
+///
+/// # Panics
+///
+/// When `topology` has fewer ranks than the meshes of the plan name.
 pub fn route(plan: &Plan, topology: &Topology, options: RouteOptions) -> Routed {
     let ranks = topology.size();
     let mut router = Router {

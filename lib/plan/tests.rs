@@ -1,0 +1,88 @@
+//! Limits and sharing: what the planner refuses, and that equal layouts are refined once however they are shared.
+
+use super::{Manifest, Plan, PlanError};
+use crate::base::Rank;
+use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement};
+use std::sync::Arc;
+
+fn layout(shape: &[u64], ranks: std::ops::Range<u32>, placement: Placement) -> Arc<Layout> {
+    let mesh = Mesh::contiguous(vec![ranks.end - ranks.start], Rank(ranks.start)).unwrap();
+    Arc::new(Layout::new(shape.to_vec(), Dtype::U8, Arc::new(mesh), vec![placement]).unwrap())
+}
+
+fn manifest(tensors: &[(Arc<Layout>, Arc<Layout>)]) -> Arc<Manifest> {
+    let mut manifest = Manifest::new();
+    for (index, (source, destination)) in tensors.iter().enumerate() {
+        manifest.push(format!("t{index}"), source.clone(), destination.clone()).unwrap();
+    }
+    Arc::new(manifest)
+}
+
+#[test]
+fn both_sides_must_describe_one_tensor() {
+    let mut manifest = Manifest::new();
+    let four = layout(&[4], 0..2, Placement::shard(0));
+    let error = manifest.push("w", four.clone(), layout(&[5], 0..2, Placement::shard(0))).unwrap_err();
+    assert!(matches!(&error, PlanError::Shape { name, .. } if name == "w"), "{error}");
+    let mesh = Arc::new(four.mesh().clone());
+    let wide = Arc::new(Layout::new(vec![4], Dtype::F32, mesh, vec![Placement::Replicate]).unwrap());
+    assert!(matches!(manifest.push("w", four.clone(), wide), Err(PlanError::Dtype { .. })));
+    manifest.push("w", four.clone(), four.clone()).unwrap();
+    manifest.push("v", four.clone(), four.clone()).unwrap();
+    assert!(matches!(manifest.push("w", four.clone(), four), Err(PlanError::Duplicate { first: 0, second: 2, .. })));
+    assert_eq!(manifest.tensors().len(), 2);
+}
+
+#[test]
+fn ranks_outside_the_communicator() {
+    let pair = (layout(&[4], 0..2, Placement::shard(0)), layout(&[4], 2..4, Placement::shard(0)));
+    let manifest = manifest(&[pair.clone(), pair]);
+    assert!(Plan::compile(manifest.clone(), 4).is_ok());
+    for (size, side, rank) in [(3, "destination", 3), (1, "source", 1), (0, "source", 0)] {
+        let last = size.max(1) as u32 - 1;
+        let layout = LayoutError::MeshOutside { side, rank: Rank(rank), last };
+        assert_eq!(Plan::compile(manifest.clone(), size).unwrap_err(), PlanError::Layout { name: "t0".into(), layout });
+    }
+}
+
+#[test]
+fn sums_that_64_bits_cannot_hold() {
+    let tensor =
+        |bytes: u64| (layout(&[bytes], 0..2, Placement::shard(0)), layout(&[bytes], 0..2, Placement::Replicate));
+    let plan = Plan::compile(manifest(&[tensor(1 << 62)]), 2).unwrap();
+    assert_eq!((plan.unique_bytes(), plan.delivered_bytes()), (1 << 62, 1 << 63));
+    assert_eq!(Plan::compile(manifest(&[tensor(1 << 62)]), 4).unwrap_err(), PlanError::TooLarge);
+    assert_eq!(Plan::compile(manifest(&[tensor(1 << 63)]), 2).unwrap_err(), PlanError::TooLarge);
+    assert_eq!(Plan::compile(manifest(&[tensor(1 << 63), tensor(1 << 63)]), 2).unwrap_err(), PlanError::TooLarge);
+}
+
+#[test]
+fn more_cells_than_can_be_numbered() {
+    let shape = [1 << 17, 1 << 17];
+    let pair = (layout(&shape, 0..1 << 16, Placement::shard(0)), layout(&shape, 0..1 << 16, Placement::shard(1)));
+    let error = Plan::compile(manifest(&[pair]), 1 << 16).unwrap_err();
+    assert_eq!(error, PlanError::TooManyCells { name: "t0".into(), cells: 1 << 32 });
+}
+
+#[test]
+fn tensors_without_elements_move_nothing() {
+    let pair = (
+        layout(&[1 << 40, 0, 1 << 40], 0..2, Placement::shard(0)),
+        layout(&[1 << 40, 0, 1 << 40], 0..2, Placement::shard(1)),
+    );
+    let plan = Plan::compile(manifest(&[pair]), 2).unwrap();
+    assert_eq!((plan.classes(), plan.tensor_cells(0).cells.len()), (&[][..], 0));
+    let empty = Plan::compile(Arc::new(Manifest::new()), 0).unwrap();
+    assert_eq!((empty.unique_bytes(), empty.delivered_bytes()), (0, 0));
+}
+
+#[test]
+fn sharing_is_seen_by_value() {
+    let pair = || (layout(&[4], 0..2, Placement::shard(0)), layout(&[4], 2..4, Placement::Replicate));
+    let shared = pair();
+    let plan = Plan::compile(manifest(&[shared.clone(), pair(), shared, pair()]), 4).unwrap();
+    assert!((1..4).all(|tensor| std::ptr::eq(plan.tensor_cells(0), plan.tensor_cells(tensor))));
+    assert_eq!(plan.classes().iter().map(|class| class.cells.len()).collect::<Vec<_>>(), [4, 4]);
+    let ranks = plan.manifest().side_ranks(|tensor| &tensor.destination);
+    assert_eq!(ranks, [Rank(2), Rank(3)]);
+}

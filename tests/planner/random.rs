@@ -1,0 +1,206 @@
+//! Random plans. In: bytes of entropy, which proptest shrinks. Out: manifests, ranks and domains. Guarantee: every
+//! string of bytes is a valid plan; shorter and smaller strings are simpler plans.
+
+use crossmesh::base::Rank;
+use crossmesh::layout::{Dtype, Layout, Mesh, Placement, Split};
+use crossmesh::plan::{Manifest, Plan};
+use crossmesh::topology::Topology;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use std::sync::Arc;
+
+/// A manifest and where its ranks are.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) topology: Topology,
+}
+
+impl Case {
+    /// The same plan with layouts and meshes built anew for every tensor, as another rank may have built it.
+    pub(super) fn apart(&self) -> Case {
+        let copy = |layout: &Layout| {
+            let mesh = Mesh::new(layout.mesh().shape().to_vec(), layout.mesh().ranks().to_vec()).expect("a copy");
+            let (shape, placements) = (layout.shape().to_vec(), layout.placements().to_vec());
+            let mut copy = Layout::new(shape, layout.dtype(), Arc::new(mesh), placements).expect("a copy");
+            for (dim, axes) in layout.nesting().iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
+                copy = copy.with_nesting(dim, axes).expect("a copy");
+            }
+            Arc::new(copy)
+        };
+        let mut manifest = Manifest::new();
+        for tensor in self.manifest.tensors() {
+            manifest.push(&tensor.name, copy(&tensor.source), copy(&tensor.destination)).expect("a copy");
+        }
+        Case { manifest: Arc::new(manifest), topology: self.topology.clone() }
+    }
+}
+
+/// Most elements of a tensor.
+const ELEMENTS: u64 = 4096;
+
+/// Random manifests of 1 to 4 tensors over 1 to 9 ranks in 1 to 4 domains.
+pub(super) fn cases() -> impl Strategy<Value = Case> {
+    proptest::collection::vec(any::<u8>(), 0..240).prop_map(from_bytes)
+}
+
+/// The plan that these bytes choose.
+pub(super) fn from_bytes(bytes: Vec<u8>) -> Case {
+    case(&mut Choices { bytes, at: 0 })
+}
+
+struct Choices {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Choices {
+    /// A number below `count`; zero once the bytes are used up.
+    fn below(&mut self, count: usize) -> usize {
+        let byte = self.bytes.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        usize::from(byte) % count
+    }
+
+    fn of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+}
+
+fn case(choices: &mut Choices) -> Case {
+    let size = 1 + choices.below(9);
+    let domain_count = 1 + choices.below(4);
+    let domains: Vec<u32> = (0..size).map(|_| choices.below(domain_count) as u32).collect();
+    let mut manifest = Manifest::new();
+    for index in 0..1 + choices.below(4) {
+        let shape = shape(choices);
+        let dtype = choices.of(&[Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64]);
+        let source = layout(choices, &shape, dtype, size);
+        // Now and then the same ranks, or the very same layout, on both sides.
+        let destination = match choices.below(6) {
+            0 => source.clone(),
+            1 => on_mesh(choices, &shape, dtype, source.mesh().clone()),
+            _ => layout(choices, &shape, dtype, size),
+        };
+        manifest.push(format!("t{index}"), Arc::new(source), Arc::new(destination)).expect("same shape and dtype");
+    }
+    Case { manifest: Arc::new(manifest), topology: Topology::from_domains(&domains) }
+}
+
+fn shape(choices: &mut Choices) -> Vec<u64> {
+    let mut left = ELEMENTS;
+    (0..choices.below(6))
+        .map(|_| {
+            let extent = choices.of(&[4, 1, 2, 3, 5, 6, 7, 64, 12, 0, 31]).min(left);
+            left /= extent.max(1);
+            extent
+        })
+        .collect()
+}
+
+fn layout(choices: &mut Choices, shape: &[u64], dtype: Dtype, size: usize) -> Layout {
+    let mut slots = 1;
+    let lengths: Vec<u32> = (0..1 + choices.below(3))
+        .map(|_| {
+            let length = 1 + choices.below(4.min(size / slots));
+            slots *= length;
+            length as u32
+        })
+        .collect();
+    let mut left: Vec<u32> = (0..size as u32).collect();
+    let ranks = (0..slots).map(|_| Rank(left.remove(choices.below(left.len())))).collect();
+    on_mesh(choices, shape, dtype, Mesh::new(lengths, ranks).expect("as many ranks as slots"))
+}
+
+fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: Mesh) -> Layout {
+    // What the next axis on each dimension splits, while all its parts are equally long.
+    let mut parts: Vec<Option<u64>> = shape.iter().copied().map(Some).collect();
+    let mut placements = Vec::new();
+    for &length in mesh.shape() {
+        let split = choices.below(4);
+        if shape.is_empty() || split == 0 {
+            placements.push(Placement::Replicate);
+            continue;
+        }
+        let dim = choices.below(shape.len());
+        let part = parts[dim];
+        parts[dim] = part.filter(|part| part % u64::from(length) == 0).map(|part| part / u64::from(length));
+        let split = match (split, part) {
+            (1, _) => Split::Floor,
+            (3, Some(part)) => {
+                let sizes = sizes(choices, part, length);
+                if sizes.windows(2).any(|pair| pair[0] != pair[1]) {
+                    parts[dim] = None;
+                }
+                Split::Sizes(sizes)
+            }
+            _ => Split::Chunk,
+        };
+        placements.push(Placement::Shard { dim, split });
+    }
+    let mut layout = Layout::new(shape.to_vec(), dtype, Arc::new(mesh), placements).expect("sizes sum to their part");
+    for dim in 0..shape.len() {
+        let mut axes = layout.nesting()[dim].clone();
+        if axes.len() > 1 && choices.below(2) == 1 {
+            axes.reverse();
+            // Given sizes may not fit the other order.
+            layout = layout.clone().with_nesting(dim, &axes).unwrap_or(layout);
+        }
+    }
+    layout
+}
+
+fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
+    let mut left = part;
+    let mut sizes: Vec<u64> = (1..count)
+        .map(|_| {
+            let size = choices.below(left as usize + 1) as u64;
+            left -= size;
+            size
+        })
+        .collect();
+    sizes.push(left);
+    sizes
+}
+
+/// What makes a case worth having; the generator must bring every kind often.
+#[test]
+fn random_plans_have_all_kinds() {
+    type Kind = (&'static str, fn(&Case) -> bool);
+    const KINDS: [Kind; 11] = [
+        ("several tensors", |case| case.manifest.tensors().len() > 2),
+        ("no elements", |case| layouts(case).any(|layout| layout.global_bytes() == 0)),
+        ("scalars", |case| layouts(case).any(|layout| layout.shape().is_empty())),
+        ("five dimensions", |case| layouts(case).any(|layout| layout.shape().len() == 5)),
+        ("three mesh axes", |case| layouts(case).any(|layout| layout.mesh().shape().len() == 3)),
+        ("ranks out of order", |case| layouts(case).any(|layout| !layout.mesh().ranks().is_sorted())),
+        ("given sizes", |case| {
+            let mut placements = layouts(case).flat_map(Layout::placements);
+            placements.any(|placement| matches!(placement, Placement::Shard { split: Split::Sizes(_), .. }))
+        }),
+        ("inner axis outermost", |case| layouts(case).flat_map(Layout::nesting).any(|axes| !axes.is_sorted())),
+        ("overlapping meshes", |case| {
+            case.manifest.tensors().iter().any(|tensor| {
+                let destination = tensor.destination.mesh();
+                tensor.source.mesh().ranks().iter().any(|&rank| destination.slot(rank).is_some())
+            })
+        }),
+        ("three domains", |case| case.topology.domain_count() > 2),
+        ("shares above a grain", |case| {
+            let plan = Plan::compile(case.manifest.clone(), case.topology.size()).expect("valid by construction");
+            plan.classes().iter().any(|class| class.bytes >= 8192 && class.wanters.len() > 1)
+        }),
+    ];
+    let mut runner = TestRunner::deterministic();
+    let strategy = cases();
+    let drawn: Vec<Case> = (0..400).map(|_| strategy.new_tree(&mut runner).expect("no filters").current()).collect();
+    for (kind, is) in KINDS {
+        let count = drawn.iter().filter(|case| is(case)).count();
+        assert!(count >= 12, "only {count} of {} random plans have {kind}", drawn.len());
+    }
+}
+
+fn layouts(case: &Case) -> impl Iterator<Item = &Layout> {
+    case.manifest.tensors().iter().flat_map(|tensor| [tensor.source.as_ref(), tensor.destination.as_ref()])
+}
