@@ -140,10 +140,11 @@ half_up() {
 
 daemons() { cat "$folder"/run/*.pid 2>/dev/null || true; }
 
+# Whether a daemon still runs; one that has ended and that nobody has waited for does not.
 running() {
   local pid
   for pid in $(daemons); do
-    ! kill -0 "$pid" 2>/dev/null || return 0
+    ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$pid/status" || return 0
   done
   return 1
 }
