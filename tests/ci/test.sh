@@ -27,10 +27,10 @@ rust_steps() {
   step "build" bash tests/ci/build.sh
   step "layering" cargo test "${WORKSPACE[@]}" --test integration layering::
   if cargo nextest --version >/dev/null 2>&1; then
-    step "unit and integration tests" cargo nextest run "${WORKSPACE[@]}"
+    step "unit and integration tests" cargo nextest run "${WORKSPACE[@]}" --no-fail-fast
     step "examples in the documentation" cargo test "${WORKSPACE[@]}" --doc
   else
-    step "unit, integration and documentation tests" cargo test "${WORKSPACE[@]}"
+    step "unit, integration and documentation tests" cargo test "${WORKSPACE[@]}" --no-fail-fast
   fi
   if cargo +nightly miri --version >/dev/null 2>&1; then
     step "undefined behaviour (Miri)" env MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p crossmesh --lib base::
