@@ -27,13 +27,14 @@ const ORDER: [&str; 11] = [
 ];
 /// Folders under lib that are packages of their own.
 const PACKAGES: [&str; 3] = ["lib/bootstrap-mpi/", "lib/capi/", "lib/python/"];
-/// Where `unsafe` may stand: what touches raw memory, foreign functions, or a process between fork and exec.
-const UNSAFE: [&str; 7] = [
+/// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, or a process between fork and exec.
+const UNSAFE: [&str; 8] = [
     "lib/memory/",
     "lib/transport/",
     "lib/bootstrap/mpi",
     "lib/bootstrap-mpi/",
     "lib/capi/",
+    "launcher/checkpoint/mapped",
     "launcher/run/agent",
     "netplugin/",
 ];
@@ -49,6 +50,8 @@ struct Source {
     /// From the repository's root, with `/`.
     path: String,
     text: String,
+    /// `["plan", "cell"]` for `lib/plan/cell.rs`; `None` outside the library's modules.
+    module: Option<Vec<String>>,
 }
 
 /// A broken rule.
@@ -67,7 +70,7 @@ impl std::fmt::Display for Finding {
 
 impl Source {
     fn new(path: &str, text: &str) -> Self {
-        Self { path: path.to_string(), text: text.to_string() }
+        Self { path: path.to_string(), text: text.to_string(), module: module_of(path) }
     }
 
     fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
@@ -82,25 +85,48 @@ impl Source {
         places.iter().any(|place| self.path.starts_with(place))
     }
 
-    /// `["plan", "cell"]` for `lib/plan/cell.rs`; `None` outside the library's modules.
-    fn module_path(&self) -> Option<Vec<String>> {
-        let inner = self.path.strip_prefix("lib/")?.strip_suffix(".rs")?;
-        if inner == "lib" || self.is_in(&PACKAGES) {
-            return None;
-        }
-        Some(inner.split('/').filter(|part| *part != "mod").map(str::to_string).collect())
+    /// Files that this one makes modules by `#[path = "..."] mod name;`, with the module that each is.
+    fn modules_by_path(&self) -> Vec<(String, Vec<String>)> {
+        let Some(own) = &self.module else { return Vec::new() };
+        let folder = self.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let found = tokens(&self.text);
+        let attributes = found.windows(4).enumerate().filter_map(|(at, window)| match window {
+            [word, equals, Token { kind: Kind::Text(file), .. }, close]
+                if word.is_word("path") && equals.is_mark('=') && close.is_mark(']') =>
+            {
+                Some((at, file))
+            }
+            _ => None,
+        });
+        attributes
+            .filter_map(|(at, file)| {
+                let keyword = at + found[at..].iter().position(|token| token.is_word("mod"))?;
+                let Kind::Word(name) = &found.get(keyword + 1)?.kind else { return None };
+                let module = own.iter().chain([name]).cloned().collect();
+                Some((format!("{folder}/{file}"), module))
+            })
+            .collect()
     }
+}
+
+/// The module that a file is by its place.
+fn module_of(path: &str) -> Option<Vec<String>> {
+    let inner = path.strip_prefix("lib/")?.strip_suffix(".rs")?;
+    if inner == "lib" || PACKAGES.iter().any(|package| path.starts_with(package)) {
+        return None;
+    }
+    Some(inner.split('/').filter(|part| *part != "mod").map(str::to_string).collect())
 }
 
 /// A module uses only modules above it.
 fn order(source: &Source) -> Vec<Finding> {
-    let Some(path) = source.module_path() else { return Vec::new() };
+    let Some(path) = &source.module else { return Vec::new() };
     let position = |name: &str| ORDER.iter().position(|module| *module == name);
     let Some(own) = position(&path[0]) else {
         return vec![source.finding(1, format!("module {} has no place in the order of modules", path[0]))];
     };
     let is_root_item = |name: &str| name.starts_with(char::is_uppercase);
-    module_uses(&tokens(&source.text), &path)
+    module_uses(&tokens(&source.text), path)
         .into_iter()
         .filter(|used| !is_root_item(&used.module))
         .filter_map(|used| match position(&used.module) {
@@ -187,6 +213,12 @@ fn tree() -> Vec<Source> {
     for folder in ["lib", "launcher", "tests", "kernels", "netplugin", "slurm"] {
         collect(&root.join(folder), root, &mut sources);
     }
+    let by_path: Vec<_> = sources.iter().flat_map(Source::modules_by_path).collect();
+    for (path, module) in by_path {
+        if let Some(source) = sources.iter_mut().find(|source| source.path == path) {
+            source.module = Some(module);
+        }
+    }
     sources
 }
 
@@ -250,6 +282,20 @@ fn the_tree_is_seen() {
     for path in ["lib/lib.rs", ENVIRONMENT, "launcher/main.rs", "tests/layering.rs", "tests/rig/hosts.sh"] {
         assert!(sources.iter().any(|source| source.path == path && !source.text.is_empty()), "{path}");
     }
+}
+
+#[test]
+fn modules_of_files() {
+    let module = |path: &str| module_of(path).map(|names| names.join("::"));
+    assert_eq!(module("lib/plan/mod.rs").as_deref(), Some("plan"));
+    assert_eq!(module("lib/transport/tcp/mod.rs").as_deref(), Some("transport::tcp"));
+    assert_eq!(module("lib/plan/cell.rs").as_deref(), Some("plan::cell"));
+    for path in ["lib/lib.rs", "lib/capi/lib.rs", "launcher/run/plan.rs", "lib/notes.md"] {
+        assert_eq!(module(path), None, "{path}");
+    }
+    let source = Source::new("lib/plan/cell.rs", "#[cfg(test)]\n#[path = \"cell_tests.rs\"]\nmod tests;\nmod other;");
+    let (path, module) = source.modules_by_path().pop().unwrap();
+    assert_eq!((path.as_str(), module.join("::").as_str()), ("lib/plan/cell_tests.rs", "plan::cell::tests"));
 }
 
 #[test]
