@@ -40,8 +40,8 @@ without_launcher() {
 pid_of_rank() {
   local rank=$1 mark=$2 process
   for process in /proc/[0-9]*; do
-    if tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qxF "CROSSMESH_TEST_MARK=$mark" &&
-      tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qx "CROSSMESH_RANK=$rank" &&
+    if grep -zqsxF "CROSSMESH_TEST_MARK=$mark" "$process/environ" &&
+      grep -zqsxF "CROSSMESH_RANK=$rank" "$process/environ" &&
       tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q '^[^ ]*crossmesh refit '; then
       basename "$process"
       return

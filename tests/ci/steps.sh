@@ -8,15 +8,34 @@ STEP_LIMIT=${STEP_LIMIT:-1500}
 STEPS_RAN=()
 STEPS_SKIPPED=()
 STEPS_FAILED=0
+STEP_PID=
+
+# Ends the running step with the run.
+step_interrupt() {
+  [ -z "$STEP_PID" ] || kill "$STEP_PID" 2>/dev/null || true
+  exit "$1"
+}
+trap 'step_interrupt 130' INT
+trap 'step_interrupt 143' TERM
 
 # step NAME COMMAND...: runs COMMAND (a program, not a function) without standard input and records how it ended.
 step() {
-  local name=$1 began=$SECONDS status=0 outcome=ok log
+  local name=$1 began=$SECONDS status=0 outcome=ok log shown
   shift
   mkdir -p "$STEP_LOGS"
   log=$STEP_LOGS/${name//[^A-Za-z0-9]/-}.log
+  : >"$log"
   printf '\n== %s\n' "$name"
-  timeout -k 10 "$STEP_LIMIT" "$@" </dev/null 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
+  # Through a file: what a step leaves behind by mistake can hold up neither this step nor the next. A background
+  # command of a script would have interrupts switched off, which tests of signals would inherit.
+  env --default-signal=INT,QUIT timeout -k 10 "$STEP_LIMIT" "$@" </dev/null >"$log" 2>&1 &
+  STEP_PID=$!
+  tail -n +1 -s 0.1 -f --pid="$STEP_PID" "$log" &
+  shown=$!
+  # Unlike a command in the foreground, wait ends when a signal for the run comes.
+  wait "$STEP_PID" || status=$?
+  wait "$shown" || true
+  STEP_PID=
   if [ "$status" != 0 ]; then
     outcome="FAILED"
     [ "$status" != 124 ] || outcome="FAILED (not done after $STEP_LIMIT s)"
