@@ -28,3 +28,6 @@ mpis() {
 can_make_hosts() {
   [ "$(id -u)" = 0 ] && have ip && have nsenter && unshare --net --uts --ipc --mount true 2>/dev/null
 }
+
+# rustup's place, for shells that have not read its profile.
+have cargo || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin

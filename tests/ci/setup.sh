@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh [build|all]: installs the Debian or Ubuntu packages that are missing and checks the Rust toolchain.
-# build: what building and the demo need; all (the default): what the tests need besides.
+# setup.sh [build|all|missing]: installs the Debian or Ubuntu packages that are missing and checks the Rust toolchain.
+# build: what building and the demo need; all (the default): what the tests need besides; missing: only prints what is
+# not there.
 # Quick when nothing is missing. Where packages cannot be installed it names them and goes on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -29,28 +30,26 @@ missing_packages() {
   not_installed "${packages[@]}"
 }
 
-# Runs apt-get as root, or through sudo; fails where neither is possible.
+# Runs apt-get as root, or through sudo.
 apt() {
   local as_root=()
   if [ "$(id -u)" != 0 ]; then
-    have sudo || return 1
     as_root=(sudo)
     [ -t 0 ] || as_root+=(-n)
   fi
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@"
 }
 
+# Installs what it can; the packages that fail together are tried one by one, so that one unknown name costs only itself.
 install() {
-  local log
-  log=$(mktemp --tmpdir crossmesh-apt.XXXXXX)
+  local log package
   say "setup: installing $*"
   apt update >/dev/null || warn "apt-get update failed; trying with the lists as they are"
-  if apt install -y --no-install-recommends "$@" >"$log" 2>&1; then
-    rm "$log"
-  else
-    tail -n 20 "$log" >&2
-    return 1
-  fi
+  log=$(mktemp --tmpdir crossmesh-apt.XXXXXX)
+  apt install -y --no-install-recommends "$@" >"$log" 2>&1 || for package in "$@"; do
+    apt install -y --no-install-recommends "$package" >"$log" 2>&1 || tail -n 5 "$log" >&2
+  done
+  rm "$log"
 }
 
 packages() {
@@ -61,7 +60,11 @@ packages() {
   fi
   mapfile -t missing < <(missing_packages "$1")
   [ ${#missing[@]} -gt 0 ] || return 0
-  install "${missing[@]}" || warn "cannot install packages (root or sudo is needed); as root: apt-get install ${missing[*]}"
+  if [ "$(id -u)" = 0 ] || have sudo; then
+    install "${missing[@]}"
+    mapfile -t missing < <(missing_packages "$1")
+  fi
+  [ ${#missing[@]} = 0 ] || warn "going on without these packages; as root: apt-get install ${missing[*]}"
 }
 
 toolchain() {
@@ -74,5 +77,11 @@ toolchain() {
   fi
 }
 
-packages "${1:-all}"
-toolchain
+case "${1:-all}" in
+  missing) ! have dpkg-query || missing_packages all ;;
+  build | all)
+    packages "${1:-all}"
+    toolchain
+    ;;
+  *) die "setup.sh takes build, all or missing, got: $1" ;;
+esac

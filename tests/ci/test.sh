@@ -90,6 +90,8 @@ device_steps() {
 
 # A failed set-up is a failed step; what can run still runs.
 step "set-up" bash tests/ci/setup.sh all
+missing=$(bash tests/ci/setup.sh missing | paste -sd ' ')
+[ -z "$missing" ] || skip "what needs these packages" "could not be installed: $missing"
 # The packages that this machine can build, known once the set-up has run.
 WORKSPACE=(--workspace --locked)
 if [ -z "$(mpis)" ] || ! have clang; then
