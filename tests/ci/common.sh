@@ -29,5 +29,7 @@ can_make_hosts() {
   [ "$(id -u)" = 0 ] && have ip && have nsenter && unshare --net --uts --ipc --mount true 2>/dev/null
 }
 
+# Where daemons and ip are, which not every user's PATH has.
+PATH=$PATH:/usr/sbin:/sbin
 # rustup's place, for shells that have not read its profile.
 have cargo || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
