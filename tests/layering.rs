@@ -62,6 +62,9 @@ struct Finding {
     message: String,
 }
 
+/// Looks at one file.
+type Rule = fn(&Source) -> Vec<Finding>;
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}:{}: {}", self.path, self.line, self.message)
@@ -301,7 +304,7 @@ fn modules_of_files() {
 #[test]
 fn rules_find_what_they_are_for() {
     let long = "//! Long.\n".repeat(LINES + 1);
-    let broken: [(&str, fn(&Source) -> Vec<Finding>, &str, &str, usize); 14] = [
+    let broken: [(&str, Rule, &str, &str, usize); 14] = [
         ("order", order, "lib/plan/cell.rs", "//! Head.\nuse crate::route::Flow;\n", 2),
         ("order, climbing", order, "lib/base/ids.rs", "use super::super::topology::Place;\n", 1),
         ("order, own root", order, "lib/plan/mod.rs", "\n\nuse super::comm;\n", 3),
@@ -325,7 +328,6 @@ fn rules_find_what_they_are_for() {
 
 #[test]
 fn rules_let_pass_what_is_right() {
-    type Rule = fn(&Source) -> Vec<Finding>;
     let right: [(Rule, &str, &str); 11] = [
         (order, "lib/route/mod.rs", "use crate::{base::Rank, plan::Cell}; use crate::PROTOCOL_VERSION;"),
         (order, "lib/plan/cell.rs", "mod tests { use super::*; } use super::manifest; use crate::plan::x;"),
