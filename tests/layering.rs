@@ -27,11 +27,13 @@ const ORDER: [&str; 11] = [
 ];
 /// Folders under lib that are packages of their own.
 const PACKAGES: [&str; 3] = ["lib/bootstrap-mpi/", "lib/capi/", "lib/python/"];
-/// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, or a process between fork and exec.
-const UNSAFE: [&str; 8] = [
+/// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, the process's environment (to erase
+/// a key from it), or a process between fork and exec.
+const UNSAFE: [&str; 9] = [
     "lib/memory/",
     "lib/transport/",
     "lib/bootstrap/mpi",
+    "lib/bootstrap/select",
     "lib/bootstrap-mpi/",
     "lib/capi/",
     "launcher/checkpoint/mapped",
