@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Set-up for building, the release build, and an adapter library for each MPI that is here.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/ci/common.sh
+source tests/ci/common.sh
+
+bash tests/ci/setup.sh build
+cargo build --release --locked
+if [ -n "$(mpis)" ]; then
+  bash lib/bootstrap-mpi/build-adapters.sh
+else
+  warn "no MPI found (mpicc.openmpi, mpicc.mpich); crossmesh can start ranks without it: crossmesh run --starter local"
+fi

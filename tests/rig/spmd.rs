@@ -1,0 +1,97 @@
+//! Tests whose body runs on every rank of a job.
+//!
+//! In: a number of ranks and a body. Out: how the job ended. Guarantee: the body runs in as many fresh processes, started
+//! by `crossmesh run` as a user's are; the test itself only starts the job and judges it.
+//!
+//! A test calls [`spmd`] once. In the test process that starts this same binary again as a job of `ranks` ranks,
+//! told to run this one test; in each of those the call runs the body and ends the process.
+
+use super::process::{self, Finished};
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Marks a process as a rank of the test it names.
+const RANK_OF: &str = "CROSSMESH_TEST_RANK_OF";
+/// Where the `crossmesh` command is, when not beside this binary.
+const COMMAND: &str = "CROSSMESH_TEST_BIN";
+/// Longest job; generous, because a machine may run many tests at once.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs `body`, a closure of the test that calls this, on every rank of a job of `ranks` ranks.
+pub(crate) fn spmd<B: FnOnce()>(ranks: u32, body: B) -> Finished {
+    let test = test_of::<B>();
+    if env::var(RANK_OF).is_ok_and(|name| name == test) {
+        body();
+        std::process::exit(0);
+    }
+    let this = env::current_exe().unwrap();
+    let mut command = Command::new(crossmesh_command());
+    command
+        .args(["run", "--starter", "local", "-n", &ranks.to_string(), "--"])
+        .arg(this)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(RANK_OF, test);
+    process::run(&mut command, LIMIT).unwrap()
+}
+
+/// The test whose closure `B` is, as the test harness names it.
+fn test_of<B>() -> &'static str {
+    let closure = std::any::type_name::<B>();
+    let test = closure.strip_suffix("::{{closure}}").and_then(|function| function.split_once("::"));
+    test.unwrap_or_else(|| panic!("{closure} is no closure of a test")).1
+}
+
+/// The `crossmesh` command of this build.
+pub(crate) fn crossmesh_command() -> PathBuf {
+    let beside = || {
+        // The test binary is target/PROFILE/deps/integration-HASH.
+        let this = env::current_exe().unwrap();
+        this.ancestors().nth(2).unwrap().join("crossmesh")
+    };
+    let path = env::var_os(COMMAND).map_or_else(beside, PathBuf::from);
+    assert!(path.is_file(), "no crossmesh command at {}: run cargo build first, or set {COMMAND}", path.display());
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines that ranks print with `mark` in front, without it and without the launcher's prefix, sorted.
+    fn said<'a>(job: &'a Finished, mark: &str) -> Vec<&'a str> {
+        let mut lines: Vec<_> = job.output.lines().filter_map(|line| Some(line.split_once(mark)?.1)).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    fn rank() -> String {
+        env::var("CROSSMESH_RANK").unwrap()
+    }
+
+    fn test_of_value<B>(_: &B) -> &'static str {
+        test_of::<B>()
+    }
+
+    #[test]
+    fn closures_know_their_test() {
+        let body = || ();
+        assert_eq!(test_of_value(&body), "rig::spmd::tests::closures_know_their_test");
+    }
+
+    #[test]
+    fn body_runs_once_on_every_rank() {
+        let job = spmd(3, || println!("here: {} of {}", rank(), env::var("CROSSMESH_SIZE").unwrap()));
+        let job = job.expect_success();
+        assert_eq!(said(&job, "here: "), ["0 of 3", "1 of 3", "2 of 3"], "{job:#?}");
+    }
+
+    #[test]
+    fn failing_rank_fails_the_job() {
+        let job = spmd(2, || assert_ne!(rank(), "1", "this rank fails on purpose"));
+        // 101 is the exit code of a test process with a failed test.
+        assert_eq!(job.code(), Some(101), "{job:#?}");
+        assert!(format!("{}{}", job.output, job.errors).contains("fails on purpose"), "{job:#?}");
+    }
+}
