@@ -103,8 +103,9 @@ struct Ready {
 
 impl Agent {
     fn serve(mut self, signals: &Signals, arguments: &Arguments, welcome: &Welcome) -> io::Result<ExitCode> {
+        // Orders may have come together with the welcome, so look before the first wait.
+        let mut ready = Ready { launcher: true, ..Ready::default() };
         loop {
-            let ready = self.wait(signals)?;
             if ready.launcher {
                 while let Some(order) = self.next_order() {
                     match order {
@@ -128,6 +129,7 @@ impl Agent {
                 return Ok(ExitCode::FAILURE);
             }
             self.flush();
+            ready = self.wait(signals)?;
         }
     }
 
