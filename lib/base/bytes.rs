@@ -53,7 +53,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     }
     let fraction: f64 = number.parse().map_err(|_| unreadable())?;
     let bytes = fraction * scale as f64;
-    if bytes.is_finite() && bytes >= 0.0 && bytes < 1.8e19 { Ok(bytes as u64) } else { Err(unreadable()) }
+    if (0.0..1.8e19).contains(&bytes) { Ok(bytes as u64) } else { Err(unreadable()) }
 }
 
 /// `bytes` for people: `64.0 MiB`.

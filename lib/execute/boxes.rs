@@ -19,7 +19,7 @@ pub(super) fn sub_boxes(extents: &[u64], start: u64, end: u64) -> Vec<SubBox> {
     let mut boxes = Vec::new();
     let mut at = start;
     while at < end {
-        let whole = (0..=extents.len()).find(|&dim| at % inner[dim] == 0 && inner[dim] <= end - at);
+        let whole = (0..=extents.len()).find(|&dim| at.is_multiple_of(inner[dim]) && inner[dim] <= end - at);
         let Some(whole) = whole else { break };
         let mut lo = vec![0; extents.len()];
         let mut size = extents.to_vec();

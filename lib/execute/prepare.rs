@@ -239,7 +239,7 @@ fn slots(program: &Program, direct: &[bool], packed: &[bool], chunk: u64, share:
     let all = share / bytes;
     let send = packs.min(SEND_SLOTS).min((all / 4).max(1));
     let users = wanted.iter().filter(|&&items| items > 0).count() as u64;
-    let each = if users == 0 { 0 } else { ((all - send.min(all)) / users).clamp(1, HOP_SLOTS) };
+    let each = (all - send.min(all)).checked_div(users).map_or(0, |each| each.clamp(1, HOP_SLOTS));
     let mut next = 0u32;
     let mut take = |count: u64| {
         let first = next;

@@ -100,7 +100,7 @@ impl Reach {
     }
 
     fn any_push(&self, topology: &Topology, flow: &Flow) -> bool {
-        flow.nodes.iter().enumerate().any(|(_, node)| {
+        flow.nodes.iter().any(|node| {
             node.parent.is_some_and(|parent| {
                 let stored = storage(flow, parent as usize);
                 !self.pulls(topology, flow.nodes[parent as usize].rank, stored, node.rank)

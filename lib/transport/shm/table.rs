@@ -94,8 +94,12 @@ mod tests {
         let server = SegmentServer::start().unwrap();
         let mut table = OwnTable::new();
         let instance = Instance::random().unwrap();
-        let keys =
-            [1 << 32, 7 << 32 | u64::from(CHUNK) - 1, 9 << 32 | u64::from(CHUNK), 3 << 32 | 3 * u64::from(CHUNK)];
+        let keys = [
+            1 << 32,
+            (7 << 32) | (u64::from(CHUNK) - 1),
+            (9 << 32) | u64::from(CHUNK),
+            (3 << 32) | (3 * u64::from(CHUNK)),
+        ];
         for key in keys {
             table.publish(key, 100, instance, &server).unwrap();
         }
