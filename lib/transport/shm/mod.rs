@@ -10,6 +10,8 @@ mod connect;
 mod pair;
 mod ring;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use self::address::{Address, Instance};
 use self::connect::Pending;
