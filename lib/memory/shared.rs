@@ -129,7 +129,7 @@ impl SharedMemory {
         if !offset.is_multiple_of(WORD) {
             return Err(MemoryError::Misaligned { offset, alignment: WORD });
         }
-        let bytes = count.checked_mul(WORD).unwrap_or(u64::MAX);
+        let bytes = count.saturating_mul(WORD);
         let start = self.pointer(offset, bytes)?;
         // SAFETY: the range was checked to be inside the mapping, which is page aligned and lives as long as
         // `self`; any bytes are a valid AtomicU64, and all processes access these words atomically.

@@ -113,6 +113,12 @@ impl Pair {
         self.by_key.contains_key(&region.key)
     }
 
+    /// The ring that this rank writes.
+    #[cfg(test)]
+    pub(super) fn outbound(&self) -> &Ring {
+        &self.outbound
+    }
+
     /// Number of regions mapped here.
     #[cfg(test)]
     pub(super) fn imported_regions(&self) -> usize {

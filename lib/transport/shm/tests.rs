@@ -21,6 +21,10 @@ fn side(rank: u32) -> Side {
     let memory = Arc::new(SharedMemory::create("test", 4096).unwrap());
     server.publish(&memory);
     let options = ShmOptions::new(server, Arc::new(PeerSegments::new()));
+    side_with(rank, memory, options)
+}
+
+fn side_with(rank: u32, memory: Arc<SharedMemory>, options: ShmOptions) -> Side {
     Side { link: ShmLink::new(Rank(rank), options).unwrap(), memory }
 }
 
@@ -101,6 +105,27 @@ fn a_connection_that_ended_is_not_made_again() {
     assert!(matches!(events[..], [Event::Lost { peer: Rank(1), .. }]), "{events:?}");
     let peer = [(Rank(0), low.link.address())];
     assert_eq!(high.link.connect(&peer, soon()), Err(TransportError::Aborted { peer: Rank(0) }));
+}
+
+/// A writer that was stopped in the middle of a copy keeps the region from being freed until it goes on or dies.
+#[test]
+fn a_region_is_not_freed_under_a_stopped_writer() {
+    for dies in [false, true] {
+        let (mut low, mut high) = (side(0), side(1));
+        high.link.options.longest_copy = Duration::from_millis(30);
+        connect((&mut low.link, 0), (&mut high.link, 1));
+        let region = register(&mut high, 0, 64, Rights::REMOTE_WRITE);
+        assert!(low.link.pairs[0].outbound().begin_copy(|| true));
+        high.link.abort(Rank(0));
+        let refused = high.link.deregister(region).unwrap_err();
+        assert_eq!(refused, TransportError::StillWritten { region, peer: Rank(0) });
+        if dies {
+            drop(low);
+        } else {
+            low.link.pairs[0].outbound().end_copy();
+        }
+        assert_eq!(high.link.deregister(region), Ok(()));
+    }
 }
 
 const ROLE: &str = "LINK_PEER_TO_KILL";
