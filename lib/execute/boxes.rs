@@ -48,11 +48,11 @@ mod tests {
 
     fn elements(extents: &[u64], sub: &SubBox) -> Vec<u64> {
         let mut numbers = vec![0u64];
-        for dim in 0..extents.len() {
+        for (dim, &extent) in extents.iter().enumerate() {
             numbers = numbers
                 .iter()
                 .flat_map(|&number| {
-                    (sub.lo[dim]..sub.lo[dim] + sub.extents[dim]).map(move |index| number * extents[dim] + index)
+                    (sub.lo[dim]..sub.lo[dim] + sub.extents[dim]).map(move |index| number * extent + index)
                 })
                 .collect();
         }

@@ -4,8 +4,8 @@
 //! starting and progressing allocate nothing; no byte of a destination is written before its rank has started,
 //! no byte of a source is read after its rank's wait has returned; no wait outlives its deadline.
 //!
-//! [`program`] turns flows into this rank's items (pure), [`bind`] gives them addresses, [`execution`] is the
-//! state machine, [`engine`] runs it under whoever waits, [`request`] is the handle.
+//! `program` turns flows into this rank's items (pure), `bind` gives them addresses, `execution` is the
+//! state machine, `engine` runs it under whoever waits, `request` is the handle.
 
 mod agree;
 mod attach;

@@ -192,3 +192,58 @@ impl<L: MessageLink> MessageLink for FaultyLink<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::tcp::tests::TrustingPeers;
+    use crate::transport::{TcpLink, TcpOptions};
+    use std::sync::Arc;
+
+    fn pair(options: FaultOptions) -> (FaultyLink<TcpLink>, TcpLink) {
+        let link = |rank| TcpLink::new(Rank(rank), TcpOptions::new(Arc::new(TrustingPeers(Rank(rank))))).unwrap();
+        let (mut low, mut high) = (FaultyLink::new(link(0), options), link(1));
+        let (low_address, high_address) = (low.address(), high.address());
+        std::thread::scope(|scope| {
+            scope.spawn(|| low.connect(&[(Rank(1), high_address)], Deadline::seconds(30)).unwrap());
+            high.connect(&[(Rank(0), low_address)], Deadline::seconds(30)).unwrap();
+        });
+        (low, high)
+    }
+
+    fn refusals(seed: u64) -> Vec<bool> {
+        let (mut link, _peer) = pair(FaultOptions { seed, busy: 500, ..FaultOptions::default() });
+        let post = |link: &mut FaultyLink<TcpLink>| link.signal(Rank(1), Signal { epoch: 0, index: 0 }).unwrap();
+        (0..100).map(|_| post(&mut link) == Posted::Busy).collect()
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_faults_again() {
+        let first = refusals(7);
+        assert_eq!(first, refusals(7));
+        assert_ne!(first, refusals(8));
+        let busy = first.iter().filter(|busy| **busy).count();
+        assert!((25..75).contains(&busy), "{busy} of 100 at 50 %");
+    }
+
+    #[test]
+    fn the_chosen_frame_drops_its_connection() {
+        let (mut link, mut peer) = pair(FaultOptions { drop_at: Some(3), ..FaultOptions::default() });
+        for index in 0..3 {
+            assert_eq!(link.signal(Rank(1), Signal { epoch: 0, index }), Ok(Posted::Queued));
+        }
+        let cause = TransportError::Injected { peer: Rank(1), frame: 3 };
+        assert_eq!(link.signal(Rank(1), Signal { epoch: 0, index: 3 }), Err(cause.clone()));
+        assert_eq!(link.health(Rank(1)), Err(cause));
+        let mut events = Vec::new();
+        link.poll(&mut events).unwrap();
+        assert!(matches!(events[..], [Event::Lost { cause: TransportError::Injected { frame: 3, .. }, .. }]));
+        let deadline = Deadline::seconds(30);
+        events.clear();
+        while events.is_empty() {
+            peer.poll(&mut events).unwrap();
+            assert!(!deadline.expired());
+        }
+        assert!(matches!(events[..], [Event::Lost { peer: Rank(0), .. }]), "{events:?}");
+    }
+}

@@ -8,6 +8,8 @@
 //! returns, no write of that peer can land.
 
 mod check;
+#[cfg(test)]
+mod contract;
 pub mod error;
 pub mod fault;
 pub mod mapped;

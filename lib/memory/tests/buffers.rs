@@ -71,10 +71,7 @@ fn many_readers_or_one_writer() {
         WriteHold,
     }
     use Taken::*;
-    fn take<'a>(buffer: &'a Buffer, what: Taken) -> Result<Box<dyn std::any::Any + 'a>, MemoryError>
-    where
-        'a: 'static,
-    {
+    fn take(buffer: &'static Buffer, what: Taken) -> Result<Box<dyn std::any::Any>, MemoryError> {
         Ok(match what {
             Read => Box::new(buffer.read()?),
             Write => Box::new(buffer.write()?),

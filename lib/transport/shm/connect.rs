@@ -66,14 +66,10 @@ impl Pending {
         self.outbound.is_some() && self.inbound.is_attached()
     }
 
-    fn finish(self) -> Result<Ready, Self> {
-        match self.outbound {
-            Some((outbound, lifeline)) if self.inbound.is_attached() => {
-                let Self { peer, address, inbound, .. } = self;
-                Ok(Ready { peer, address, inbound, outbound, lifeline })
-            }
-            outbound => Err(Self { outbound, ..self }),
-        }
+    fn finish(self) -> Option<Ready> {
+        let Self { peer, address, inbound, outbound, .. } = self;
+        let (outbound, lifeline) = outbound?;
+        Some(Ready { peer, address, inbound, outbound, lifeline })
     }
 }
 
@@ -89,11 +85,9 @@ pub(super) fn complete(
     loop {
         pending.iter_mut().for_each(|entry| entry.advance(rank, options, deadline));
         let before = ready.len();
-        for entry in pending.extract_if(.., |entry| entry.is_ready()) {
-            if let Ok(entry) = entry.finish() {
-                options.server.withdraw(entry.inbound.memory().id());
-                ready.push(entry);
-            }
+        for entry in pending.extract_if(.., |entry| entry.is_ready()).filter_map(Pending::finish) {
+            options.server.withdraw(entry.inbound.memory().id());
+            ready.push(entry);
         }
         if pending.is_empty() {
             return (ready, Ok(()));

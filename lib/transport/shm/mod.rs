@@ -10,6 +10,8 @@ mod connect;
 mod pair;
 mod ring;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use self::address::{Address, Instance};
 use self::connect::Pending;
@@ -37,19 +39,19 @@ pub struct ShmOptions {
     pub queue_items: usize,
     /// Signals that a peer may be behind; rounded up to a power of two.
     pub ring_signals: u64,
+    /// How long a revocation waits for a copy that is under way, until its writer counts as stopped.
+    pub longest_copy: Duration,
 }
 
 impl ShmOptions {
-    /// 128 queued items, 1024 signals per direction.
+    /// 128 queued items and 1024 signals per direction, 10 seconds for a copy, which takes 50 us by itself.
     pub fn new(server: Arc<SegmentServer>, segments: Arc<PeerSegments>) -> Self {
-        Self { server, segments, queue_items: 128, ring_signals: 1024 }
+        Self { server, segments, queue_items: 128, ring_signals: 1024, longest_copy: Duration::from_secs(10) }
     }
 }
 
 /// How often it is looked whether peers' processes live: one system call per peer.
 const LIFE_CHECK: Duration = Duration::from_millis(100);
-/// How long a copy that is under way may take until its writer counts as stopped.
-const QUIET: Duration = Duration::from_secs(10);
 /// Longest wait for a peer's segment when a put comes before its import.
 const LATE_IMPORT: Duration = Duration::from_secs(10);
 /// Entry of a rank without a connection.
@@ -138,11 +140,11 @@ impl ShmLink {
     }
 
     fn end(&mut self, index: usize, cause: TransportError) {
-        let Self { pairs, regions, .. } = self;
+        let Self { pairs, regions, options, .. } = self;
         let pair = &mut pairs[index];
         let was_open = pair.is_open();
         pair.end(cause, regions);
-        if was_open && !pair.wait_quiet(Deadline::after(QUIET)) {
+        if was_open && !pair.wait_quiet(Deadline::after(options.longest_copy)) {
             log::error!(
                 "rank {} stopped in the middle of a copy into memory of rank {}; its regions stay registered until \
                  that process ends",
@@ -212,7 +214,7 @@ impl MessageLink for ShmLink {
         let key = self.regions.removable(region)?;
         if self.shared.contains_key(&region) {
             self.table.revoke(key)?;
-            let deadline = Deadline::after(QUIET);
+            let deadline = Deadline::after(self.options.longest_copy);
             if let Some(pair) = self.pairs.iter().find(|pair| !pair.wait_quiet(deadline)) {
                 return Err(TransportError::StillWritten { region, peer: pair.peer() });
             }

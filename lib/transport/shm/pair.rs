@@ -113,6 +113,18 @@ impl Pair {
         self.by_key.contains_key(&region.key)
     }
 
+    /// The ring that this rank writes.
+    #[cfg(test)]
+    pub(super) fn outbound(&self) -> &Ring {
+        &self.outbound
+    }
+
+    /// Number of regions mapped here.
+    #[cfg(test)]
+    pub(super) fn imported_regions(&self) -> usize {
+        self.by_key.len()
+    }
+
     /// Maps a region of the peer; `open` opens a segment of the peer, `table` names a part of its table.
     pub(super) fn import(
         &mut self,

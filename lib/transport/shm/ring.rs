@@ -71,7 +71,7 @@ impl Ring {
     /// A ring that its owner made; `None` when the segment is none.
     pub(super) fn attach(memory: Arc<SharedMemory>) -> Option<Self> {
         let entries = (memory.bytes() / 8).checked_sub(ENTRIES as u64)?;
-        entries.is_power_of_two().then_some(Self { memory, mask: entries - 1 })
+        entries.is_power_of_two().then(|| Self { memory, mask: entries - 1 })
     }
 
     /// Its segment.

@@ -91,7 +91,9 @@ impl Rendezvous<'_> {
                 }
                 Err(failure) => {
                     log::debug!("rank {} cannot reach rank {} yet: {failure}", self.rank, dial.peer);
-                    lock(outcome).failures.insert(dial.peer, failure);
+                    if !failure.is_empty() {
+                        lock(outcome).failures.insert(dial.peer, failure);
+                    }
                     if self.deadline.expired() {
                         continue;
                     }
@@ -103,7 +105,7 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Tries each place of a peer once.
+    /// Tries each place of a peer once; the failure is empty when no time was left for any.
     fn dial(&self, dial: &Dial) -> Result<TcpStream, String> {
         let mut failures = Vec::new();
         for &place in &dial.address.places {

@@ -1,4 +1,6 @@
-//! Tests of what only the TCP link has: authentication, strays, interfaces.
+//! Tests of what only the TCP link has: authentication, strays, late and early peers.
+
+mod strangers;
 
 use super::{Authenticate, AuthenticateError};
 use crate::base::{Deadline, Rank};
