@@ -94,17 +94,8 @@ mod tests {
         let server = SegmentServer::start().unwrap();
         let mut table = OwnTable::new();
         let instance = Instance::random().unwrap();
-<<<<<<< HEAD
-        let keys = [
-            1 << 32,
-            (7 << 32) | (u64::from(CHUNK) - 1),
-            (9 << 32) | u64::from(CHUNK),
-            (3 << 32) | (3 * u64::from(CHUNK)),
-        ];
-=======
         let keys =
             [(1, 0), (7, CHUNK - 1), (9, CHUNK), (3, 3 * CHUNK)].map(|(nonce, slot)| nonce << 32 | u64::from(slot));
->>>>>>> transport
         for key in keys {
             table.publish(key, 100, instance, &server).unwrap();
         }
