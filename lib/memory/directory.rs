@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
-const PREFIX: &str = "crossmesh-";
-const SOCKET: &str = "segments";
+const PREFIX: &str = "crossmesh-segments-";
+const SOCKET: &str = "socket";
 /// Longest socket path that the system takes, with its closing zero (`sun_path`).
 const LONGEST_PATH: usize = 107;
 /// A directory younger than this may belong to a process that has not bound its socket yet.
@@ -167,7 +167,8 @@ mod tests {
     #[test]
     fn sweep_removes_the_dead_and_spares_the_living() {
         let place = tempfile::tempdir().unwrap();
-        let [dead, empty, foreign] = ["crossmesh-dead", "crossmesh-empty", "other"].map(|name| place.path().join(name));
+        let [dead, empty, foreign] = ["crossmesh-segments-dead", "crossmesh-segments-empty", "crossmesh-other"]
+            .map(|name| place.path().join(name));
         let living = PrivateDirectory::create_in([place.path().to_path_buf()]).unwrap();
         let bind = |path: &Path| {
             let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();

@@ -66,9 +66,11 @@ pub(super) fn wrong_arguments_are_refused_here<F: Fabric>() {
         assert_eq!(refusal(|| link.signal(peer, Signal { epoch: 0, index })), too_large);
         assert!(link.flush_received(target).is_ok() && link.flush_received(unknown).is_err());
         assert!(link.deregister(unknown).is_err() && link.health(peer).is_ok());
-        member.meet();
-        assert_eq!(member.events.len(), 0);
+        member.signal(peer, 0, 0);
+        member.until("the only signal", |member| !member.events.is_empty());
+        assert_eq!(member.signals().count(), 1, "nothing else was sent");
         assert_eq!(member.seen(), [0; 64]);
+        member.meet();
     });
 }
 
