@@ -6,17 +6,19 @@ use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
 use super::hop::Hop;
 use super::prepare::{Prepared, in_slot, sending_side};
-use super::program::{Incoming, Storage};
+use super::program::{Incoming, Item, Storage};
 use super::tensors::{LocalTensors, rank_maps};
 use super::{ExecuteError, Group, Side};
 use crate::base::{Deadline, Rank};
 use crate::layout::AxisMap;
-use crate::memory::copy::CopyTable;
+use crate::memory::copy::{CopyTable, Store};
 use crate::memory::{Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+/// Bytes that a rank must receive per transfer before its tensors are written past the cache.
+const STREAM_FROM: u64 = 4 << 20;
 /// A run of a packed chunk in a slot.
 const IN_SLOT: u32 = u32::MAX;
 
@@ -30,6 +32,8 @@ struct Attach<'a> {
     table: CopyTable,
     copies: Vec<CopyOp>,
     puts: Vec<PutOp>,
+    /// Bytes that this rank's destinations receive.
+    written: u64,
 }
 
 /// What peers exported.
@@ -76,6 +80,7 @@ pub(super) fn attach(
         table: CopyTable::new(),
         copies: Vec::new(),
         puts: Vec::new(),
+        written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
     };
     let mut peers = Vec::with_capacity(theirs.len());
     for (&rank, invitation) in theirs {
@@ -256,9 +261,16 @@ impl Attach<'_> {
         Ok(BoundItem {
             copies: first as u32..self.copies.len() as u32,
             direct,
+            store: self.store(item),
             available_word: prepared.available_words[number as usize],
             release_word: prepared.release_words[number as usize],
         })
+    }
+
+    /// Tensors that fill more than the cache are written past it, unless others read them from here at once.
+    fn store(&self, item: &Item) -> Store {
+        let streams = item.storage == Storage::Destination && item.readers == 0 && self.written >= STREAM_FROM;
+        if streams { Store::Streaming } else { Store::Cached }
     }
 
     fn item_copies(&mut self, number: u32, first: usize) -> Result<(), ExecuteError> {

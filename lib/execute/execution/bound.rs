@@ -5,7 +5,7 @@ use super::super::bind::CopyOp;
 use super::super::hop::Hop;
 use super::super::program::Program;
 use crate::base::Rank;
-use crate::memory::copy::CopyTable;
+use crate::memory::copy::{CopyTable, Store};
 use crate::memory::{ProcessMemory, SharedMemory, Span};
 use crate::transport::{RegionId, RemoteRegion};
 use std::ops::Range;
@@ -51,6 +51,8 @@ pub(in crate::execute) struct BoundPush {
 pub(in crate::execute) struct BoundItem {
     /// Copies that bring it in: an own copy, a pull, or the unpacking of its slot.
     pub(in crate::execute) copies: Range<u32>,
+    /// How its copies store.
+    pub(in crate::execute) store: Store,
     /// Straight into the tensors.
     pub(in crate::execute) direct: bool,
     pub(in crate::execute) available_word: u32,

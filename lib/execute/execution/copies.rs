@@ -3,12 +3,14 @@
 use super::super::ExecuteError;
 use super::super::bind::Place;
 use super::Execution;
+use crate::memory::copy::Store;
 
 impl Execution {
     pub(super) fn run_copies(&mut self, item: u32, peer_slot: Option<u32>) -> Result<(), ExecuteError> {
         let slot = self.items[item as usize].slot;
+        let store = self.bound.items[item as usize].store;
         for op in self.bound.items[item as usize].copies.clone() {
-            self.run_copy(op, slot, peer_slot, None)?;
+            self.run_copy(op, slot, peer_slot, None, store)?;
         }
         Ok(())
     }
@@ -19,6 +21,7 @@ impl Execution {
         slot: Option<u32>,
         peer_slot: Option<u32>,
         send_slot: Option<u32>,
+        store: Store,
     ) -> Result<(), ExecuteError> {
         let op = &self.bound.copies[op as usize];
         let boxes = op.boxes.start as usize..op.boxes.end as usize;
@@ -29,7 +32,7 @@ impl Execution {
             table.read_process(boxes, &process, address, &self.bound.spans[to], to_base, &mut self.scratch)?;
         } else {
             let (from, from_base) = self.resolve(op.source, slot, peer_slot, send_slot);
-            table.copy(boxes, &self.bound.spans[from], from_base, &self.bound.spans[to], to_base)?;
+            table.copy(boxes, &self.bound.spans[from], from_base, &self.bound.spans[to], to_base, store)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::super::board;
 use super::super::engine::Links;
 use super::bound::{LocalRef, RemoteRef};
 use super::{Execution, ItemPhase, PushPhase};
+use crate::memory::copy::Store;
 use crate::transport::{LocalSlice, Posted, RegionId, RemotePlace, Signal, Ticket};
 use std::sync::atomic::Ordering;
 
@@ -82,7 +83,7 @@ impl Execution {
         let Some(slot) = self.free_send_slots.pop() else { return Ok(false) };
         self.pushes[push as usize].send_slot = Some(slot);
         for op in pack {
-            self.run_copy(op, None, None, Some(slot))?;
+            self.run_copy(op, None, None, Some(slot), Store::Cached)?;
         }
         Ok(true)
     }

@@ -2,6 +2,13 @@
 //! Guarantee: bounds are checked per box before its first byte moves; nothing is allocated after the table is
 //! built; source and destination may overlap (bytes then move as by memmove, run by run).
 
+mod kernel;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use kernel::Store;
+
 use super::process::{self, ProcessMemory};
 use super::{MemoryError, Span};
 use libc::iovec;
@@ -145,6 +152,7 @@ impl CopyTable {
         source_base: u64,
         destination: &Span,
         destination_base: u64,
+        store: Store,
     ) -> Result<(), MemoryError> {
         for copy in &self.boxes[range] {
             check_end(source_base, copy.source_end, source.bytes())?;
@@ -157,7 +165,11 @@ impl CopyTable {
                 )
             };
             // SAFETY: every run of the box lies between its first byte and its checked end.
-            unsafe { copy_loops(from, to, self.loops(copy), copy.run as usize) };
+            unsafe { sweep::copy_loops(from, to, self.loops(copy), copy.run as usize, store) };
+        }
+        if store == Store::Streaming {
+            // Whoever is told by a flag that the bytes are there must see them.
+            kernel::fence();
         }
         Ok(())
     }
@@ -272,37 +284,5 @@ fn check_end(base: u64, end: u64, bytes: u64) -> Result<(), MemoryError> {
     match base.checked_add(end) {
         Some(last) if last <= bytes => Ok(()),
         _ => Err(MemoryError::Range { offset: base, bytes: end, limit: bytes }),
-    }
-}
-
-/// Runs the loops of a box.
-///
-/// # Safety
-/// Every run reached by the loops must be readable at `from` and writable at `to`.
-unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimension], run: usize) {
-    match loops {
-        // SAFETY: the caller vouches for the run.
-        [] => unsafe { std::ptr::copy(from, to, run) },
-        [dim] => {
-            for round in 0..dim.extent as usize {
-                // SAFETY: the caller vouches for every run of the loop.
-                unsafe {
-                    std::ptr::copy(from.add(round * dim.source as usize), to.add(round * dim.destination as usize), run)
-                };
-            }
-        }
-        [dim, inner @ ..] => {
-            for round in 0..dim.extent as usize {
-                // SAFETY: the caller vouches for every run of the loops.
-                unsafe {
-                    copy_loops(
-                        from.add(round * dim.source as usize),
-                        to.add(round * dim.destination as usize),
-                        inner,
-                        run,
-                    )
-                };
-            }
-        }
     }
 }
