@@ -158,6 +158,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, RunError> {
             arguments: words,
         },
         cores: host::cores(),
+        tasks: std::env::var("SLURM_NTASKS").ok().and_then(|tasks| tasks.parse().ok()),
         root: nix::unistd::geteuid().is_root(),
         exported: exported.clone(),
     };
@@ -187,9 +188,11 @@ fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict
     variables.extend(rendezvous.unique_id.clone().map(|text| (env::UNIQUE_ID.name, text)));
     let names: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let removed = environment::inherited(&names);
-    let process = starter_process::StarterProcess::start(starter, &command, plan.size(), &removed, &variables)
+    let process = signals
+        .unblocked(|| starter_process::StarterProcess::start(starter, &command, plan.size(), &removed, &variables))
+        .map_err(|error| system("unblock signals")(error.into()))?
         .map_err(|source| RunError::Start { program: command.program.clone(), source })?;
     let limits = supervise::Limits { init, grace: arguments.grace, timeout: arguments.timeout };
-    let parts = launch::Parts { plan, limits, starter: starter.name(), signals, gate, process, output, began };
+    let parts = launch::Parts { plan, limits, starter, signals, gate, process, output, began };
     launch::launch(parts).map_err(system("go on watching the job"))
 }
