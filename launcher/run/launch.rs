@@ -126,33 +126,26 @@ impl Launch {
         Ok(())
     }
 
+    /// Waits until there is something to do. Agents are not heard while nobody takes what their ranks print.
     fn wait(&self) -> io::Result<Ready> {
-        let hear_agents = self.parts.output.has_room();
+        let hear = self.parts.output.has_room();
         let mut entries = vec![PollFd::new(self.parts.signals.as_fd(), PollFlags::POLLIN)];
         let mut sources = vec![Source::Signals];
-        if let Some(output) = self.parts.process.readable() {
-            entries.push(PollFd::new(output, PollFlags::POLLIN));
-            sources.push(Source::Starter);
-        }
-        for descriptor in self.parts.gate.readable() {
+        let readable = self.parts.process.readable().into_iter().map(|output| (output, Source::Starter));
+        for (descriptor, source) in readable.chain(self.parts.gate.readable().map(|door| (door, Source::Gate))) {
             entries.push(PollFd::new(descriptor, PollFlags::POLLIN));
-            sources.push(Source::Gate);
+            sources.push(source);
         }
-        for (rank, agent) in (0u32..).zip(&self.agents) {
-            let Some(agent) = agent else { continue };
+        for (rank, agent) in (0u32..).zip(&self.agents).filter_map(|(rank, agent)| Some((rank, agent.as_ref()?))) {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, hear_agents);
+            events.set(PollFlags::POLLIN, hear);
             events.set(PollFlags::POLLOUT, agent.connection.backlog() > 0);
             if !events.is_empty() {
                 entries.push(PollFd::new(agent.connection.as_fd(), events));
                 sources.push(Source::Agent(rank));
             }
         }
-        let deadline = self.supervisor.next_deadline().map(|deadline| deadline.saturating_sub(self.now()));
-        let longest = if hear_agents { LONGEST_SLEEP } else { OUTPUT_PAUSE };
-        // Rounded up, so that the deadline has passed when poll returns.
-        let milliseconds = deadline.unwrap_or(longest).min(longest).as_millis() as i32 + 1;
-        match poll(&mut entries, PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO)) {
+        match poll(&mut entries, self.poll_timeout(hear)) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -162,11 +155,19 @@ impl Launch {
                 Source::Signals => ready.signals = true,
                 Source::Starter => ready.starter = true,
                 Source::Gate => ready.gate = true,
-                Source::Agent(rank) if hear_agents || entry.revents().is_some_and(is_broken) => ready.agents.push(rank),
+                Source::Agent(rank) if hear || entry.revents().is_some_and(is_broken) => ready.agents.push(rank),
                 Source::Agent(_) => {}
             }
         }
         Ok(ready)
+    }
+
+    fn poll_timeout(&self, hear: bool) -> PollTimeout {
+        let longest = if hear { LONGEST_SLEEP } else { OUTPUT_PAUSE };
+        let deadline = self.supervisor.next_deadline().map(|deadline| deadline.saturating_sub(self.now()));
+        // Rounded up, so that the deadline has passed when poll returns.
+        let milliseconds = deadline.unwrap_or(longest).min(longest).as_millis() as i32 + 1;
+        PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO)
     }
 
     /// The starter's own words are shown, but not the noise that it makes about a job that is being ended.
@@ -178,8 +179,8 @@ impl Launch {
             true => log::debug!("{name}: {line}"),
             false => held_back.push(line.to_string()),
         });
-        let in_time = self.parts.began.elapsed() < HOLD_BACK;
-        if !ending && !(in_time && self.supervisor.record().started.is_none()) {
+        let due = self.supervisor.record().started.is_some() || self.parts.began.elapsed() >= HOLD_BACK;
+        if due && !ending {
             self.held_back.drain(..).for_each(|line| self.parts.output.starter_line(name, &line));
         }
     }

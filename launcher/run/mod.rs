@@ -122,9 +122,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let verdict = execute(arguments, prepared)?;
-    for line in &verdict.lines {
-        eprintln!("{line}");
-    }
+    let mut report = verdict.lines.join("\n");
+    report.extend((!report.is_empty()).then_some('\n'));
+    // Nobody may be left to read it; the exit code says the same.
+    let _ = io::stderr().write_all(report.as_bytes());
     Ok(ExitCode::from(verdict.exit_code))
 }
 
