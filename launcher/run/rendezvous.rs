@@ -3,12 +3,11 @@
 //! In: the number of ranks. Out: the text of a unique id, and a guard that serves it. Guarantee: served until the
 //! guard is dropped; ranks of this host alone are served on loopback.
 
+use super::INIT_SECONDS;
 use crossmesh::base::{Deadline, env};
 use crossmesh::bootstrap::Rendezvous;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-const DEFAULT_INIT_TIMEOUT: u64 = 120;
 
 /// A unique id that is being served.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub(crate) struct Served {
 
 /// Serves `size` ranks, all of them on this host when `local`.
 pub(crate) fn serve(size: u32, local: bool) -> io::Result<Served> {
-    let seconds = env::integer(env::INIT_TIMEOUT).map_err(io::Error::other)?.unwrap_or(DEFAULT_INIT_TIMEOUT);
+    let seconds = env::integer(env::INIT_TIMEOUT).map_err(io::Error::other)?.unwrap_or(INIT_SECONDS);
     let bind: IpAddr = if local { Ipv4Addr::LOCALHOST.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let served = Rendezvous::serve(SocketAddr::new(bind, 0), size, Deadline::seconds(seconds));
     let (rendezvous, unique_id) = served.map_err(io::Error::other)?;
