@@ -182,11 +182,11 @@ fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict
     let key_text = key.to_hex();
     let gate = gate::Gate::open(&addresses, key, plan.size()).map_err(system("listen for agents"))?;
     let rendezvous = rendezvous::serve(plan.size(), local).map_err(system("serve a rendezvous"))?;
-    let mut variables = vec![
+    let variables = [
         (env::LAUNCHER.name, gate.address_text().map_err(system("listen for agents"))?),
         (env::LAUNCHER_KEY.name, key_text),
+        (env::UNIQUE_ID.name, rendezvous.unique_id.clone()),
     ];
-    variables.extend(rendezvous.unique_id.clone().map(|text| (env::UNIQUE_ID.name, text)));
     let names: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let removed = environment::inherited(&names);
     let process = signals

@@ -71,6 +71,16 @@ fn one_absent_rank_is_named_and_the_others_are_let_go() {
 }
 
 #[test]
+fn programs_may_begin_late() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../slurm/small.model.json");
+    let refit = format!("exec {} refit {model} --src tp=1 --dst tp=1 --verify", env!("CARGO_BIN_EXE_crossmesh"));
+    let mut command = shell_ranks("local", &["-n", "2"], &format!("sleep 5.5; {refit}"));
+    command.env("CROSSMESH_INIT_TIMEOUT", "5");
+    let job = finish(command);
+    assert_eq!(job.code, Some(0), "{}", job.error);
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_two() {
     let table: [(&[&str], &str); 8] = [
         (&["run", "--starter", "local", "--", "true"], "the number of ranks is missing"),
