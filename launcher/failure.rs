@@ -4,6 +4,7 @@
 //! input exits with 2, so that a script can tell a wrong call from a job that failed.
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Exit code for arguments, files and environment variables that cannot be used.
@@ -36,7 +37,8 @@ impl Failure {
 
     /// Writes the message and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("crossmesh: {}", self.message());
+        // Nobody may be left to read it; the exit code says the same.
+        let _ = writeln!(std::io::stderr(), "crossmesh: {}", self.message());
         ExitCode::from(self.exit_code)
     }
 }

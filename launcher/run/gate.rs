@@ -42,13 +42,25 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Listens at a free port of each address.
+    /// Listens at a free port of each address that can be bound; fails when none can.
     pub(crate) fn open(addresses: &[IpAddr], key: LauncherKey, size: u32) -> io::Result<Self> {
         let mut listeners = Vec::new();
+        let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
-            let listener = TcpListener::bind((*address, 0))?;
-            listener.set_nonblocking(true)?;
-            listeners.push(listener);
+            let bound = TcpListener::bind((*address, 0)).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            });
+            match bound {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => {
+                    log::debug!("cannot listen at {address}: {error}");
+                    failure = error;
+                }
+            }
+        }
+        if listeners.is_empty() {
+            return Err(failure);
         }
         Ok(Self { listeners, key, size, unproven: Vec::new(), strays: 0 })
     }

@@ -10,6 +10,7 @@ use super::output::Output;
 use super::plan::JobPlan;
 use super::protocol::{FromAgent, FromLauncher, Welcome};
 use super::signals::Signals;
+use super::starter::{Starter, is_noise};
 use super::starter_process::StarterProcess;
 use super::supervise::{Action, Event, KILL_DELAY, Limits, Supervisor};
 use super::verdict::{Evidence, Verdict, verdict};
@@ -29,13 +30,16 @@ const OUTPUT_PAUSE: Duration = Duration::from_millis(5);
 /// How long the starter may take to end once all agents were told goodbye.
 const STARTER_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long the starter's words are held back before the start: when all goes well, or when it fails at once and
+/// the report shows them, they need not be shown on the way.
+const HOLD_BACK: Duration = Duration::from_secs(5);
+
 /// What a launch is made of.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) plan: JobPlan,
     pub(crate) limits: Limits,
-    /// Name of the starter in messages.
-    pub(crate) starter: &'static str,
+    pub(crate) starter: Starter,
     pub(crate) signals: Signals,
     pub(crate) gate: Gate,
     pub(crate) process: StarterProcess,
@@ -56,6 +60,8 @@ struct Launch {
     parts: Parts,
     supervisor: Supervisor,
     agents: Vec<Option<Agent>>,
+    /// Lines of the starter that are not shown yet.
+    held_back: Vec<String>,
     /// Launcher time minus agent time, in nanoseconds, by kernel; the smallest seen, which is the least delayed.
     clocks: HashMap<String, i128>,
 }
@@ -81,7 +87,10 @@ enum Source {
 pub(crate) fn launch(parts: Parts) -> io::Result<Verdict> {
     let size = parts.plan.size();
     let supervisor = Supervisor::new(size, parts.limits);
-    let mut launch = Launch { parts, supervisor, agents: (0..size).map(|_| None).collect(), clocks: HashMap::new() };
+    let agents = (0..size).map(|_| None).collect();
+    let mut launch = Launch { parts, supervisor, agents, held_back: Vec::new(), clocks: HashMap::new() };
+    // It was started with signals unblocked, so its end may have passed unseen.
+    launch.look_at_starter();
     while !launch.supervisor.is_over() {
         launch.turn()?;
     }
@@ -99,7 +108,7 @@ impl Launch {
     /// One round of the loop.
     fn turn(&mut self) -> io::Result<()> {
         let ready = self.wait()?;
-        if ready.starter {
+        if ready.starter || !self.held_back.is_empty() {
             self.read_starter();
         }
         if ready.gate {
@@ -117,33 +126,26 @@ impl Launch {
         Ok(())
     }
 
+    /// Waits until there is something to do. Agents are not heard while nobody takes what their ranks print.
     fn wait(&self) -> io::Result<Ready> {
-        let hear_agents = self.parts.output.has_room();
+        let hear = self.parts.output.has_room();
         let mut entries = vec![PollFd::new(self.parts.signals.as_fd(), PollFlags::POLLIN)];
         let mut sources = vec![Source::Signals];
-        if let Some(output) = self.parts.process.readable() {
-            entries.push(PollFd::new(output, PollFlags::POLLIN));
-            sources.push(Source::Starter);
-        }
-        for descriptor in self.parts.gate.readable() {
+        let readable = self.parts.process.readable().into_iter().map(|output| (output, Source::Starter));
+        for (descriptor, source) in readable.chain(self.parts.gate.readable().map(|door| (door, Source::Gate))) {
             entries.push(PollFd::new(descriptor, PollFlags::POLLIN));
-            sources.push(Source::Gate);
+            sources.push(source);
         }
-        for (rank, agent) in (0u32..).zip(&self.agents) {
-            let Some(agent) = agent else { continue };
+        for (rank, agent) in (0u32..).zip(&self.agents).filter_map(|(rank, agent)| Some((rank, agent.as_ref()?))) {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, hear_agents);
+            events.set(PollFlags::POLLIN, hear);
             events.set(PollFlags::POLLOUT, agent.connection.backlog() > 0);
             if !events.is_empty() {
                 entries.push(PollFd::new(agent.connection.as_fd(), events));
                 sources.push(Source::Agent(rank));
             }
         }
-        let deadline = self.supervisor.next_deadline().map(|deadline| deadline.saturating_sub(self.now()));
-        let longest = if hear_agents { LONGEST_SLEEP } else { OUTPUT_PAUSE };
-        // Rounded up, so that the deadline has passed when poll returns.
-        let milliseconds = deadline.unwrap_or(longest).min(longest).as_millis() as i32 + 1;
-        match poll(&mut entries, PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO)) {
+        match poll(&mut entries, self.poll_timeout(hear)) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -153,21 +155,34 @@ impl Launch {
                 Source::Signals => ready.signals = true,
                 Source::Starter => ready.starter = true,
                 Source::Gate => ready.gate = true,
-                Source::Agent(rank) if hear_agents || entry.revents().is_some_and(is_broken) => ready.agents.push(rank),
+                Source::Agent(rank) if hear || entry.revents().is_some_and(is_broken) => ready.agents.push(rank),
                 Source::Agent(_) => {}
             }
         }
         Ok(ready)
     }
 
+    fn poll_timeout(&self, hear: bool) -> PollTimeout {
+        let longest = if hear { LONGEST_SLEEP } else { OUTPUT_PAUSE };
+        let deadline = self.supervisor.next_deadline().map(|deadline| deadline.saturating_sub(self.now()));
+        // Rounded up, so that the deadline has passed when poll returns.
+        let milliseconds = deadline.unwrap_or(longest).min(longest).as_millis() as i32 + 1;
+        PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO)
+    }
+
     /// The starter's own words are shown, but not the noise that it makes about a job that is being ended.
     fn read_starter(&mut self) {
-        let Parts { process, output, starter, .. } = &mut self.parts;
+        let name = self.parts.starter.name();
         let ending = self.supervisor.is_ending();
-        process.read(|line| match ending || line.is_empty() {
-            true => log::debug!("{starter}: {line}"),
-            false => output.starter_line(starter, line),
+        let held_back = &mut self.held_back;
+        self.parts.process.read(|line| match ending || is_noise(line) {
+            true => log::debug!("{name}: {line}"),
+            false => held_back.push(line.to_string()),
         });
+        let due = self.supervisor.record().started.is_some() || self.parts.began.elapsed() >= HOLD_BACK;
+        if due && !ending {
+            self.held_back.drain(..).for_each(|line| self.parts.output.starter_line(name, &line));
+        }
     }
 
     fn admit(&mut self) {
@@ -252,14 +267,18 @@ impl Launch {
                 self.handle(Event::Signal(signal));
                 continue;
             }
-            let begun = self.supervisor.record().started.is_some();
-            if let Some(end) = self.parts.process.ended(begun) {
-                // Its last words first.
-                self.read_starter();
-                self.handle(Event::StarterEnded { how: end.how, code: end.code });
-            }
+            self.look_at_starter();
         }
         Ok(())
+    }
+
+    fn look_at_starter(&mut self) {
+        let begun = self.supervisor.record().started.is_some();
+        if let Some(end) = self.parts.process.ended(begun) {
+            // Its last words first.
+            self.read_starter();
+            self.handle(Event::StarterEnded { how: end.how, code: end.code });
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -308,7 +327,7 @@ impl Launch {
             }
             match then {
                 Some(signal) => self.parts.process.signal(signal),
-                None => log::error!("{} does not end", self.parts.starter),
+                None => log::error!("{} does not end", self.parts.starter.subject()),
             }
         }
         self.agents.clear();
@@ -325,7 +344,7 @@ impl Launch {
             if let Some(end) = self.parts.process.ended(true) {
                 self.read_starter();
                 if self.supervisor.record().cause.is_none() && end.code != 0 {
-                    log::warn!("{} ended with {} after all ranks had succeeded", self.parts.starter, end.how);
+                    log::warn!("{} ended with {} after all ranks had succeeded", self.parts.starter.subject(), end.how);
                 }
                 return Ok(true);
             }
@@ -349,7 +368,7 @@ impl Launch {
             limits: self.parts.limits,
             record: self.supervisor.record(),
             traces: &self.parts.output.traces(),
-            starter: self.parts.starter,
+            starter: self.parts.starter.subject(),
             starter_lines: &self.parts.process.last_lines(),
         })
     }

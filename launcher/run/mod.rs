@@ -122,9 +122,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let verdict = execute(arguments, prepared)?;
-    for line in &verdict.lines {
-        eprintln!("{line}");
-    }
+    let mut report = verdict.lines.join("\n");
+    report.extend((!report.is_empty()).then_some('\n'));
+    // Nobody may be left to read it; the exit code says the same.
+    let _ = io::stderr().write_all(report.as_bytes());
     Ok(ExitCode::from(verdict.exit_code))
 }
 
@@ -158,6 +159,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, RunError> {
             arguments: words,
         },
         cores: host::cores(),
+        tasks: std::env::var("SLURM_NTASKS").ok().and_then(|tasks| tasks.parse().ok()),
         root: nix::unistd::geteuid().is_root(),
         exported: exported.clone(),
     };
@@ -180,16 +182,18 @@ fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict
     let key_text = key.to_hex();
     let gate = gate::Gate::open(&addresses, key, plan.size()).map_err(system("listen for agents"))?;
     let rendezvous = rendezvous::serve(plan.size(), local).map_err(system("serve a rendezvous"))?;
-    let mut variables = vec![
+    let variables = [
         (env::LAUNCHER.name, gate.address_text().map_err(system("listen for agents"))?),
         (env::LAUNCHER_KEY.name, key_text),
+        (env::UNIQUE_ID.name, rendezvous.unique_id.clone()),
     ];
-    variables.extend(rendezvous.unique_id.clone().map(|text| (env::UNIQUE_ID.name, text)));
     let names: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let removed = environment::inherited(&names);
-    let process = starter_process::StarterProcess::start(starter, &command, plan.size(), &removed, &variables)
+    let process = signals
+        .unblocked(|| starter_process::StarterProcess::start(starter, &command, plan.size(), &removed, &variables))
+        .map_err(|error| system("unblock signals")(error.into()))?
         .map_err(|source| RunError::Start { program: command.program.clone(), source })?;
     let limits = supervise::Limits { init, grace: arguments.grace, timeout: arguments.timeout };
-    let parts = launch::Parts { plan, limits, starter: starter.name(), signals, gate, process, output, began };
+    let parts = launch::Parts { plan, limits, starter, signals, gate, process, output, began };
     launch::launch(parts).map_err(system("go on watching the job"))
 }

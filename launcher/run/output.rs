@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Bytes that wait for a slow reader before ranks have to wait too.
 const QUEUE: usize = 1 << 20;
 /// Lines of each rank that are kept for the report of a failure, and bytes of each.
-pub(crate) const LAST_LINES: usize = 20;
+const LAST_LINES: usize = 20;
 const LAST_LINE_BYTES: usize = 512;
 
 #[derive(Debug, Default)]
@@ -142,13 +142,22 @@ pub(crate) struct Output {
 impl Output {
     /// Lines of `size` ranks go to this process's standard output and standard error, and to files in `directory`.
     pub(crate) fn new(size: u32, directory: Option<PathBuf>) -> io::Result<Self> {
+        let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Self::to(output, io::stderr(), size, directory)
+    }
+
+    fn to(
+        output: impl Write + AsFd + Send + 'static,
+        error: impl Write + AsFd + Send + 'static,
+        size: u32,
+        directory: Option<PathBuf>,
+    ) -> io::Result<Self> {
         if let Some(directory) = &directory {
             std::fs::create_dir_all(directory)?;
         }
-        let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         Ok(Self {
             output: Printer::new("standard output", output)?,
-            error: Printer::new("standard error", io::stderr())?,
+            error: Printer::new("standard error", error)?,
             ranks: (0..size).map(|_| RankOutput::default()).collect(),
             directory,
         })
@@ -273,7 +282,9 @@ mod tests {
     fn last_lines_and_files_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let nested = directory.path().join("logs");
-        let mut output = Output::new(2, Some(nested.clone())).unwrap();
+        let printed = directory.path().join("printed");
+        let file = File::create(&printed).unwrap();
+        let mut output = Output::to(file.try_clone().unwrap(), file, 2, Some(nested.clone())).unwrap();
         output.introduce(1, "n1".into(), "[1 n1] ".into());
         for number in 0..25 {
             output.line(1, Stream::Output, format!("line {number}").as_bytes(), Duration::from_secs(1));
@@ -289,5 +300,8 @@ mod tests {
         assert_eq!(std::fs::read(nested.join("rank-1.err")).unwrap().len(), 1001);
         assert!(!nested.join("rank-0.out").exists());
         assert!(output.drained(LIMIT));
+        let printed = std::fs::read_to_string(printed).unwrap();
+        assert_eq!(printed.lines().filter(|line| line.starts_with("[1 n1] line ")).count(), 25);
+        assert_eq!(printed.lines().count(), 26);
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::failure::Failure;
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io;
@@ -29,6 +29,8 @@ pub(crate) struct Arguments {
 enum ProgramError {
     #[error("cannot tie the program to its agent")]
     Tie(#[source] nix::Error),
+    #[error("cannot unblock the program's signals")]
+    Signals(#[source] nix::Error),
     #[error("the agent ended before its program began")]
     AgentGone,
     #[error("no program was named; give one after --")]
@@ -54,6 +56,10 @@ fn become_program(arguments: &Arguments) -> ProgramError {
     // The agent may have died before the line above; then the signal would never come.
     if getppid() != Pid::from_raw(arguments.agent) {
         return ProgramError::AgentGone;
+    }
+    // The agent reads its signals, so this process inherited them blocked.
+    if let Err(error) = SigSet::empty().thread_set_mask() {
+        return ProgramError::Signals(error);
     }
     let Some((program, rest)) = arguments.program.split_first() else { return ProgramError::Nothing };
     let source = Command::new(program).args(rest).exec();

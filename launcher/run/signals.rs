@@ -1,11 +1,12 @@
 //! Signals as something to read.
 //!
 //! In: a list of signals. Out: a descriptor that is readable when one arrived. Guarantee: nothing runs in a signal
-//! handler; started programs get an empty signal mask (the standard library sees to that).
+//! handler. Started processes inherit blocked signals, so they are started within [`Signals::unblocked`], or clear
+//! their own mask as `crossmesh rank-program` does.
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -17,6 +18,7 @@ pub(crate) const REQUESTS: [Signal; 6] =
 #[derive(Debug)]
 pub(crate) struct Signals {
     descriptor: SignalFd,
+    before: SigSet,
 }
 
 impl Signals {
@@ -28,9 +30,17 @@ impl Signals {
         if ignored(&status, libc::SIGHUP) {
             set.remove(Signal::SIGHUP);
         }
-        set.thread_block()?;
+        let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let descriptor = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        Ok(Self { descriptor })
+        Ok(Self { descriptor, before })
+    }
+
+    /// Does `start` with the signals as they were before: one that arrives meanwhile has its usual effect.
+    pub(crate) fn unblocked<T>(&self, start: impl FnOnce() -> T) -> Result<T, Errno> {
+        let blocked = self.before.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        let started = start();
+        blocked.thread_set_mask()?;
+        Ok(started)
     }
 
     /// Those that arrived since the last call.

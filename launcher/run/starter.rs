@@ -19,13 +19,23 @@ pub(crate) enum Starter {
 }
 
 impl Starter {
-    /// Its name in messages and on the command line.
+    /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
             Self::Mpich => "mpich",
             Self::Srun => "srun",
             Self::Local => "local",
+        }
+    }
+
+    /// What messages call it.
+    pub(crate) fn subject(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "Open MPI's mpirun",
+            Self::Mpich => "MPICH's mpirun",
+            Self::Srun => "srun",
+            Self::Local => "the local starter",
         }
     }
 
@@ -71,6 +81,8 @@ pub(crate) struct StartRequest {
     pub(crate) options: StarterOptions,
     /// Cores of this host, for the starters that refuse more ranks than cores.
     pub(crate) cores: u32,
+    /// Tasks of the Slurm allocation, which srun refuses to exceed unless told.
+    pub(crate) tasks: Option<u32>,
     /// Whether the caller is root, which Open MPI refuses unless told twice.
     pub(crate) root: bool,
     /// Names of the variables that every agent must find.
@@ -148,11 +160,20 @@ fn mpich(request: &StartRequest) -> Vec<OsString> {
     arguments
 }
 
+/// Lines of starters that mean nothing to a user of a job that goes well.
+pub(crate) fn is_noise(line: &str) -> bool {
+    const NOISE: [&str; 2] = ["lacks support for cpu binding", "PMIX ERROR"];
+    line.is_empty() || NOISE.iter().any(|noise| line.contains(noise))
+}
+
 /// `--mpi` is left to the caller when given: `pmix` and `pmi2` serve programs that call MPI_Init.
 fn srun(request: &StartRequest) -> Vec<OsString> {
     let mut arguments =
         texts(&["-n", &request.size.to_string(), "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--overlap"]);
     let given = |prefix: &str| request.options.arguments.iter().any(|argument| argument.starts_with(prefix));
+    if request.tasks.is_some_and(|tasks| tasks < request.size) {
+        arguments.push("--overcommit".into());
+    }
     if !given("--mpi") {
         arguments.push("--mpi=none".into());
     }
@@ -194,6 +215,7 @@ mod tests {
             program: vec!["prog".into(), "--flag".into(), "a b".into()],
             options,
             cores: 2,
+            tasks: Some(4),
             root: true,
             exported: vec!["CROSSMESH_LAUNCHER".into(), "CROSSMESH_LAUNCHER_KEY".into()],
         }
@@ -241,18 +263,31 @@ mod tests {
             arguments: vec!["--mpi=pmix".into(), "-v".into()],
         });
         request.cores = 4;
+        request.tasks = Some(3);
         let table = [
             (Starter::OpenMpi, "-n 4 --enable-recovery --bind-to core --host a,b --hostfile hosts.txt -x"),
             (Starter::Mpich, "-genvall -bind-to core -hosts a,b -f hosts.txt --mpi=pmix -v /opt/crossmesh"),
             (
                 Starter::Srun,
-                "--overlap --cpu-bind=cores --nodelist a,b --nodefile hosts.txt --mpi=pmix -v /opt/crossmesh",
+                "--overlap --overcommit --cpu-bind=cores --nodelist a,b --nodefile hosts.txt --mpi=pmix -v /opt/crossmesh",
             ),
             (Starter::Local, "CROSSMESH_RANK --bind-core -- prog"),
         ];
         for (starter, expected) in table {
             let line = line(starter, &request);
             assert!(line.contains(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn noise_is_known() {
+        for (line, noise) in [
+            ("", true),
+            ("srun: cluster configuration lacks support for cpu binding", true),
+            ("[n1:7] PMIX ERROR: UNREACHABLE in file server.c at line 1", true),
+            ("srun: job 7 queued and waiting for resources", false),
+        ] {
+            assert_eq!(is_noise(line), noise, "{line}");
         }
     }
 

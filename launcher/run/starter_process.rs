@@ -4,7 +4,6 @@
 //! own, so that a terminal's signals reach the launcher alone, and it never holds the launcher up.
 
 use super::lines::LineSplitter;
-use super::output::LAST_LINES;
 use super::starter::{Starter, StarterCommand};
 use super::verdict::{signal_code, signal_text};
 use crossmesh::base::env;
@@ -18,6 +17,9 @@ use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// Lines of the starter that are kept for the report of a failure.
+const LAST_LINES: usize = 40;
 
 /// How a starter ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -71,14 +71,14 @@ fn rank_failed(evidence: &Evidence<'_>) -> (u8, Vec<String>) {
     let Some((rank, end)) = evidence.record.first_failure() else { return (FAILED, Vec::new()) };
     let trace = &evidence.traces[rank as usize];
     let elapsed = end.at.saturating_sub(evidence.record.started.unwrap_or_default());
-    let what = match end.ending {
-        Ending::Exited(code) => format!("exited with code {code}"),
-        Ending::Signaled(signal) => format!("ended with {}", signal_text(signal)),
-        Ending::Lost => "was lost: its host or agent went away".to_string(),
+    let (what, why) = match end.ending {
+        Ending::Exited(code) => (format!("exited with code {code}"), ""),
+        Ending::Signaled(signal) => (format!("ended with {}", signal_text(signal)), ""),
+        Ending::Lost => ("was lost".to_string(), ": its host or its agent went away"),
     };
     let said = if trace.last_lines.is_empty() { "; it printed nothing" } else { "; its last lines:" };
     let mut lines = vec![format!(
-        "crossmesh run: {} on host {} {what} after {:.1} s{said}",
+        "crossmesh run: {} on host {} {what} after {:.1} s{why}{said}",
         evidence.plan.name(rank),
         trace.host,
         elapsed.as_secs_f64()
@@ -247,11 +247,11 @@ mod tests {
     fn first_failures() {
         let exited = |code| end(Ending::Exited(code), 4200, false);
         let table = [
-            (Ending::Signaled(9), 137, "ended with signal 9 (SIGKILL)"),
-            (Ending::Signaled(40), 168, "ended with signal 40"),
-            (Ending::Exited(7), 7, "exited with code 7"),
-            (Ending::Exited(256), 1, "exited with code 256"),
-            (Ending::Lost, 1, "was lost: its host or agent went away"),
+            (Ending::Signaled(9), 137, "ended with signal 9 (SIGKILL) after 1.5 s"),
+            (Ending::Signaled(40), 168, "ended with signal 40 after 1.5 s"),
+            (Ending::Exited(7), 7, "exited with code 7 after 1.5 s"),
+            (Ending::Exited(256), 1, "exited with code 256 after 1.5 s"),
+            (Ending::Lost, 1, "was lost after 1.5 s: its host or its agent went away"),
         ];
         for (ending, code, what) in table {
             let ends =
@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(
                 verdict.lines,
                 [
-                    format!("crossmesh run: rank 1 (generator) on host n1 {what} after 1.5 s; its last lines:"),
+                    format!("crossmesh run: rank 1 (generator) on host n1 {what}; its last lines:"),
                     "    a".to_string(),
                     "    b".to_string(),
                     "crossmesh run: others: 1 reported an error and exited 1, 1 exited 0, 1 exited 1, 1 exited 3, \

@@ -4,9 +4,9 @@
 //! rank. Guarantee: bounded by `CROSSMESH_INIT_TIMEOUT`; each side proves the key to the other before anything else
 //! is said; the key is never sent.
 
+use super::super::INIT_SECONDS;
 use super::super::connection::{Connection, ConnectionError};
 use super::super::protocol::{FromAgent, FromLauncher, Hello, LauncherKey, Message, Welcome, random_word};
-use super::super::{INIT_SECONDS, host};
 use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::base::{Deadline, env};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -64,7 +64,7 @@ pub(super) fn clock() -> u64 {
 }
 
 /// Connects and proves.
-pub(super) fn join(rank: u32) -> Result<(Connection, Welcome), Failure> {
+pub(super) fn join(rank: u32, host: String) -> Result<(Connection, Welcome), Failure> {
     let addresses = env::text(env::LAUNCHER).and_then(|text| {
         let addresses: Result<Vec<SocketAddr>, _> = text.split(',').map(str::parse).collect();
         addresses.ok()
@@ -74,7 +74,7 @@ pub(super) fn join(rank: u32) -> Result<(Connection, Welcome), Failure> {
     let key = key.ok_or(JoinError::NoLauncher { name: env::LAUNCHER_KEY.name })?;
     let deadline = Deadline::seconds(env::integer(env::INIT_TIMEOUT)?.unwrap_or(INIT_SECONDS));
     let (stream, peer) = connect(rank, &addresses, deadline)?;
-    Ok(handshake(rank, &key, stream, &peer.to_string(), deadline)?)
+    Ok(handshake(hello(rank, host)?, &key, stream, &peer.to_string(), deadline)?)
 }
 
 fn connect(rank: u32, addresses: &[SocketAddr], deadline: Deadline) -> Result<(TcpStream, SocketAddr), JoinError> {
@@ -97,19 +97,19 @@ fn connect(rank: u32, addresses: &[SocketAddr], deadline: Deadline) -> Result<(T
 }
 
 fn handshake(
-    rank: u32,
+    hello: Hello,
     key: &LauncherKey,
     stream: TcpStream,
     peer: &str,
     deadline: Deadline,
 ) -> Result<(Connection, Welcome), JoinError> {
+    let rank = hello.rank;
     let refused = || JoinError::Refused { rank, peer: peer.to_string() };
     let silent = |source| JoinError::Silent { rank, peer: peer.to_string(), source };
     let mut connection = Connection::new(stream).map_err(|error| silent(error.into()))?;
     let FromLauncher::Challenge(challenge) = receive(&mut connection, deadline).map_err(silent)? else {
         return Err(refused());
     };
-    let hello = hello(rank)?;
     let json = serde_json::to_vec(&hello).map_err(|error| silent(ConnectionError::Io(error.into())))?;
     let proof = key.prove_agent(&challenge, &json);
     connection.queue(&FromAgent::Hello { json, proof });
@@ -128,13 +128,13 @@ fn handshake(
     }
 }
 
-fn hello(rank: u32) -> Result<Hello, JoinError> {
+fn hello(rank: u32, host: String) -> Result<Hello, JoinError> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     Ok(Hello {
         version: crossmesh::PROTOCOL_VERSION,
         rank,
         pid: std::process::id(),
-        host: host::name(),
+        host,
         boot: boot.trim().to_string(),
         random: random_word()?,
         clock: clock(),

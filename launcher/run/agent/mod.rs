@@ -7,9 +7,11 @@
 mod join;
 
 use super::connection::{Connection, ConnectionError};
+use super::host;
 use super::protocol::{Ending, FromAgent, FromLauncher, Stream, Welcome};
 use super::rank_process::RankProcess;
 use super::signals::Signals;
+use super::starter::Starter;
 use crate::failure::Failure;
 use crossmesh::base::{Deadline, env};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -46,7 +48,7 @@ pub(crate) struct Arguments {
 /// Runs one rank until the launcher says goodbye.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let rank = join::rank(&arguments.rank_variable)?;
-    let (connection, welcome) = join::join(rank)?;
+    let (connection, welcome) = join::join(rank, host_name(&arguments.rank_variable))?;
     // From here on there may be a program, which must not be left alone.
     let signals = Signals::block().map_err(|cause| Failure::new(1, cause))?;
     if arguments.bind_core {
@@ -63,6 +65,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         said_drained: false,
     };
     agent.serve(&signals, arguments, &welcome).map_err(|cause| Failure::new(1, cause))
+}
+
+/// Slurm's name of this node when srun started this process: several nodes may be one host.
+fn host_name(rank_variable: &str) -> String {
+    let slurm = (rank_variable == Starter::Srun.rank_variable()).then(|| std::env::var("SLURMD_NODENAME").ok());
+    slurm.flatten().filter(|name| !name.is_empty()).unwrap_or_else(host::name)
 }
 
 /// Programs inherit the core. A rank that cannot be bound runs unbound.
