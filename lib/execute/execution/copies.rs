@@ -3,7 +3,7 @@
 use super::super::ExecuteError;
 use super::super::bind::Place;
 use super::Execution;
-use crate::memory::copy::Store;
+use crate::memory::copy::{Store, fence};
 
 impl Execution {
     pub(super) fn run_copies(&mut self, item: u32, peer_slot: Option<u32>) -> Result<(), ExecuteError> {
@@ -11,6 +11,9 @@ impl Execution {
         let store = self.bound.items[item as usize].store;
         for op in self.bound.items[item as usize].copies.clone() {
             self.run_copy(op, slot, peer_slot, None, store)?;
+        }
+        if store == Store::Streaming {
+            fence();
         }
         Ok(())
     }

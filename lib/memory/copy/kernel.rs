@@ -61,7 +61,7 @@ pub(super) unsafe fn stream_lines(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 /// Orders streaming stores before whatever this thread stores next, such as a flag.
-pub(super) fn fence() {
+pub fn fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: SSE is part of every x86_64 processor.
     unsafe {

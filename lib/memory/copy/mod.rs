@@ -2,12 +2,13 @@
 //! Guarantee: bounds are checked per box before its first byte moves; nothing is allocated after the table is
 //! built; source and destination may overlap (bytes then move as by memmove, run by run).
 
+mod cut;
 mod kernel;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use kernel::Store;
+pub use kernel::{Store, fence};
 
 use super::process::{self, ProcessMemory};
 use super::{MemoryError, Span};
@@ -144,7 +145,8 @@ impl CopyTable {
         Ok(())
     }
 
-    /// Copies boxes `range`; offsets count from `source_base` and `destination_base`.
+    /// Copies boxes `range`; offsets count from `source_base` and `destination_base`. After streaming stores the
+    /// caller calls [`fence`] before it tells anybody.
     pub fn copy(
         &self,
         range: Range<usize>,
@@ -166,10 +168,6 @@ impl CopyTable {
             };
             // SAFETY: every run of the box lies between its first byte and its checked end.
             unsafe { sweep::copy_loops(from, to, self.loops(copy), copy.run as usize, store) };
-        }
-        if store == Store::Streaming {
-            // Whoever is told by a flag that the bytes are there must see them.
-            kernel::fence();
         }
         Ok(())
     }

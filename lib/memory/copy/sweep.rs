@@ -28,6 +28,13 @@ pub(super) unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimen
     match loops {
         // SAFETY: the caller vouches for the run.
         [] => unsafe { copy_run(from, to, run, store) },
+        [dim] if store == Store::Streaming && whole_lines(to, dim, run) => {
+            for round in 0..dim.extent as usize {
+                let from = from.wrapping_add(round * dim.source as usize);
+                // SAFETY: the caller vouches for every run; each is whole lines on a line border.
+                unsafe { stream_apart(from, to.wrapping_add(round * dim.destination as usize), run) };
+            }
+        }
         [dim] if store == Store::Streaming && gathers(dim, run) => {
             // SAFETY: the caller vouches for every run; the destination is contiguous, as `gathers` checked.
             unsafe { gather(from, to, dim, run) }
@@ -48,6 +55,25 @@ pub(super) unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimen
                 unsafe { copy_loops(from, to, inner, run, store) };
             }
         }
+    }
+}
+
+/// Whether every run fills whole lines of the destination.
+fn whole_lines(to: *mut u8, dim: &CopyDimension, run: usize) -> bool {
+    (to as usize | run | dim.destination as usize).is_multiple_of(LINE)
+}
+
+/// Streams a run of whole lines; overlapping ones move through the cache.
+///
+/// # Safety
+/// As [`stream_lines`], but the ranges may overlap.
+unsafe fn stream_apart(from: *const u8, to: *mut u8, run: usize) {
+    if (from as usize).abs_diff(to as usize) >= run {
+        // SAFETY: forwarded from the caller; the ranges are apart.
+        unsafe { stream_lines(from, to, run) }
+    } else {
+        // SAFETY: forwarded from the caller.
+        unsafe { std::ptr::copy(from, to, run) }
     }
 }
 

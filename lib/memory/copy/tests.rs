@@ -138,6 +138,25 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn cut_pieces_tile_the_box(case in case(), block in 1u64..5000) {
+        prop_assume!(fits(&case));
+        let whole = table(&case);
+        let mut cut = table(&case);
+        let pieces = cut.cut_last(block);
+        prop_assert_eq!(pieces.len(), cut.len());
+        let bytes = |table: &CopyTable| {
+            let mut all = Vec::new();
+            table.runs(0..table.len(), |from, to, count| all.extend((0..count).map(|byte| (from + byte, to + byte))));
+            all.sort_unstable();
+            all
+        };
+        prop_assert_eq!(bytes(&whole), bytes(&cut));
+        prop_assert_eq!(pieces.map(|piece| cut.bytes_of(piece)).sum::<u64>(), whole.bytes_of(0));
+    }
+}
+
 #[cfg(not(miri))]
 proptest! {
     #[test]

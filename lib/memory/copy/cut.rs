@@ -1,0 +1,71 @@
+//! Cutting boxes into blocks of the source. In: a box of a table, a block size. Out: boxes that touch at most about a
+//! block of the source each. Guarantee: the pieces tile the box.
+//!
+//! Several destinations that take runs of the same source rows are fed block by block, so that a source line is read
+//! from memory once, whatever the number of destinations (a sweep per destination reads every line, or its
+//! neighbours' halves of it, once per destination).
+
+use super::{BoxCopy, CopyDimension, CopyTable};
+
+impl CopyTable {
+    /// Replaces the last box by pieces that touch about `block` bytes of the source each; their indices.
+    pub fn cut_last(&mut self, block: u64) -> std::ops::Range<usize> {
+        let Some(last) = self.boxes.pop() else { return self.boxes.len()..self.boxes.len() };
+        let first = self.boxes.len();
+        let loops = self.loops(&last).to_vec();
+        self.cut(last.source, last.destination, &loops, last.run, block.max(1));
+        first..self.boxes.len()
+    }
+
+    /// First byte of a box in the source.
+    pub fn source_of(&self, index: usize) -> u64 {
+        self.boxes[index].source
+    }
+
+    /// Bytes that a box moves.
+    pub fn bytes_of(&self, index: usize) -> u64 {
+        let copy = &self.boxes[index];
+        self.loops(copy).iter().map(|dim| dim.extent).product::<u64>() * copy.run
+    }
+
+    fn cut(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64, block: u64) {
+        let Some((outer, inner)) = loops.split_first() else {
+            for at in (0..run).step_by(usize::try_from(block).unwrap_or(usize::MAX)) {
+                self.add_piece(source + at, destination + at, &[], run.min(at + block) - at);
+            }
+            return;
+        };
+        let rows = block / outer.source.max(1);
+        if rows == 0 {
+            for row in 0..outer.extent {
+                self.cut(source + row * outer.source, destination + row * outer.destination, inner, run, block);
+            }
+            return;
+        }
+        let mut row = 0;
+        while row < outer.extent {
+            let extent = rows.min(outer.extent - row);
+            let mut piece = vec![CopyDimension { extent, ..*outer }];
+            piece.extend_from_slice(inner);
+            self.add_piece(source + row * outer.source, destination + row * outer.destination, &piece, run);
+            row += extent;
+        }
+    }
+
+    /// Adds a part of a box whose ends were checked when the box was added.
+    fn add_piece(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64) {
+        let first_dimension = self.dimensions.len() as u32;
+        self.dimensions.extend_from_slice(loops);
+        let end =
+            |step: fn(&CopyDimension) -> u64| loops.iter().map(|dim| (dim.extent - 1) * step(dim)).sum::<u64>() + run;
+        self.boxes.push(BoxCopy {
+            source,
+            destination,
+            run,
+            source_end: source + end(|dim| dim.source),
+            destination_end: destination + end(|dim| dim.destination),
+            first_dimension,
+            dimensions: loops.len() as u32,
+        });
+    }
+}
