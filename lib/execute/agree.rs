@@ -18,6 +18,7 @@ struct Hello {
     all_shared: bool,
     staging_left: u64,
     chunk: u64,
+    cores: u32,
 }
 
 /// What ranks decided together.
@@ -29,6 +30,8 @@ pub(super) struct Agreement {
     pub(super) staging_left: (u64, Rank),
     /// Smallest chunk that any rank asked for.
     pub(super) chunk: u64,
+    /// Fewest cores that any rank may run on.
+    pub(super) cores: u32,
 }
 
 /// An error with its sources, in one line.
@@ -59,6 +62,7 @@ pub(super) fn agree(
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
         staging_left: group.staging.left(),
         chunk,
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
     };
     let hellos: Vec<Hello> = gather(group, &hello, deadline)?;
     let local = first_fault(group, hellos.iter().map(|hello| hello.fault.as_deref()), local)?;
@@ -72,6 +76,7 @@ pub(super) fn agree(
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
         staging_left,
         chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
+        cores: hellos.iter().map(|hello| hello.cores).min().unwrap_or(1),
     };
     Ok((local, agreement))
 }

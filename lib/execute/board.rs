@@ -6,6 +6,8 @@
 
 /// Low half of a grant or availability word for a chunk that needs no slot.
 pub(super) const DIRECT: u32 = u32::MAX;
+/// Words about what a rank copies into one peer's tensors: claims, then chunks done.
+pub(super) const FEED_WORDS: usize = 2;
 /// No word.
 pub(super) const NO_WORD: u32 = u32::MAX;
 

@@ -55,6 +55,12 @@ pub(super) struct Invitation {
     pub(super) direct: Vec<bool>,
     /// Tensors that it goes straight into.
     pub(super) direct_tensors: Vec<Export>,
+    /// Source tensors that the peer copies from along with this rank.
+    pub(super) fed_source: Vec<Export>,
+    /// Destination tensors that the peer copies into.
+    pub(super) fed_destination: Vec<Export>,
+    /// First of the words, on this rank's board, about what this rank copies into the peer's tensors.
+    pub(super) feed_word: u32,
     /// First grant word, on this rank's board, for what this rank puts to the peer.
     pub(super) grant_base: u32,
 }

@@ -12,6 +12,7 @@ mod attach;
 mod bind;
 mod board;
 mod boxes;
+mod claim;
 mod engine;
 mod error;
 mod exchange;

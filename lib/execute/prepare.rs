@@ -4,7 +4,7 @@
 
 use super::agree::Agreement;
 use super::bind::{count_runs, is_direct};
-use super::board::{BoardLayout, NO_WORD};
+use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
@@ -95,6 +95,8 @@ pub(super) struct Prepared {
     pub(super) buffer_regions: HashMap<(u64, usize), RegionId>,
     pub(super) segment_regions: Vec<Option<RegionId>>,
     pub(super) chunk_bytes: u64,
+    /// Whether ranks of the domain read this rank's tensors directly.
+    readable: bool,
     pub(super) reservation: Reservation,
 }
 
@@ -122,7 +124,13 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
             shared || (group.mapped == Mapped::Auto && group.peering[world.index()].process_readable)
         })
         .collect();
-    Reach { readable, mapped: group.mapped != Mapped::Staged, chunk_bytes }
+    Reach {
+        readable,
+        writable: agreement.all_shared.clone(),
+        cores: agreement.cores,
+        mapped: group.mapped != Mapped::Staged,
+        chunk_bytes,
+    }
 }
 
 /// Prepares this rank's part.
@@ -166,6 +174,7 @@ pub(super) fn prepare(
         available_words,
         release_words,
         chunk_bytes: chunk,
+        readable: reach.readable[group.rank.index()],
     };
     prepared.register(local)?;
     prepared.fill(local, &mut invitations)?;
@@ -273,7 +282,7 @@ fn invite(
     available: &[u32],
     release: &[u32],
 ) -> BTreeMap<Rank, Invitation> {
-    let maps = [&program.pulls, &program.reads, &program.arrivals, &program.sends];
+    let maps = [&program.pulls, &program.reads, &program.arrivals, &program.sends, &program.feeds, &program.fed];
     let peers: BTreeSet<Rank> = maps.iter().flat_map(|map| map.keys().copied()).collect();
     let none = Vec::new();
     peers
@@ -287,6 +296,7 @@ fn invite(
                 release_words: reads.iter().map(|&item| release[item as usize]).collect(),
                 done_word: if reads.is_empty() { NO_WORD } else { board.reserve(1) },
                 grant_base: board.reserve(sends),
+                feed_word: if program.feeds.contains_key(&peer) { board.reserve(FEED_WORDS) } else { NO_WORD },
                 direct: arrivals.iter().map(|&item| direct[item as usize]).collect(),
                 ..Invitation::default()
             };
@@ -356,6 +366,14 @@ impl Prepared {
                 };
                 invitation.source = exports(group, local, Side::Source, &of(Storage::Source));
                 invitation.destination = exports(group, local, Side::Destination, &of(Storage::Destination));
+            }
+            if let Some(items) = self.program.feeds.get(&peer).filter(|_| self.program.helped && self.readable) {
+                let tensors = self.program.tensors_of(items);
+                invitation.fed_source = exports(group, local, Side::Source, &tensors);
+            }
+            if let Some(items) = self.program.fed.get(&peer) {
+                let tensors = self.program.tensors_of(items);
+                invitation.fed_destination = exports(group, local, Side::Destination, &tensors);
             }
             let link = group.link_to(peer);
             if let Some(region) = self.segment_regions[link] {

@@ -11,13 +11,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Chunk of flows that no message link carries: only the granularity of progress.
-const PULL_CHUNK: u64 = 4 << 20;
+const MAPPED_CHUNK: u64 = 1 << 20;
 
 /// How ranks reach each other's memory.
 #[derive(Debug, Clone)]
 pub(super) struct Reach {
     /// Per rank: ranks of its domain read its tensors directly.
     pub(super) readable: Vec<bool>,
+    /// Per rank: ranks of its domain may write its destination tensors directly.
+    pub(super) writable: Vec<bool>,
+    /// Cores that the ranks of a node share; the least of any rank.
+    pub(super) cores: u32,
     /// Whether ranks of a domain map each other's segments at all.
     pub(super) mapped: bool,
     /// Largest chunk of a message link.
@@ -46,6 +50,8 @@ pub(super) enum Incoming {
     Pull { from: Rank, stored: Storage },
     /// `from` puts it here.
     Push { from: Rank },
+    /// `from` copies it from its source tensors into this rank's destination tensors.
+    Fed { from: Rank },
 }
 
 /// A chunk of a flow at this rank.
@@ -83,6 +89,12 @@ pub(super) struct Program {
     pub(super) pulls: BTreeMap<Rank, Vec<u32>>,
     /// Items others read here, by reader.
     pub(super) reads: BTreeMap<Rank, Vec<u32>>,
+    /// Items that this rank copies into others' tensors, by receiver.
+    pub(super) feeds: BTreeMap<Rank, Vec<u32>>,
+    /// Items that others copy into this rank's tensors, by sender.
+    pub(super) fed: BTreeMap<Rank, Vec<u32>>,
+    /// Whether receivers copy along: there are fewer senders in this domain than cores.
+    pub(super) helped: bool,
     /// Items put here, by sender.
     pub(super) arrivals: BTreeMap<Rank, Vec<u32>>,
     /// Pushes, by receiver.
@@ -99,13 +111,38 @@ impl Reach {
             && (stored == Storage::Slot || self.readable[parent.index()])
     }
 
+    /// Whether the root of a flow copies it into the tensors of `child`, which passes it to nobody.
+    fn feeds(&self, topology: &Topology, flow: &Flow, child: usize) -> bool {
+        let (root, node) = (flow.nodes[0].rank, flow.nodes[child]);
+        node.parent == Some(0)
+            && node.wants
+            && self.mapped
+            && self.writable[node.rank.index()]
+            && topology.domain(root) == topology.domain(node.rank)
+            && flow.children(child).next().is_none()
+    }
+
     fn any_push(&self, topology: &Topology, flow: &Flow) -> bool {
-        flow.nodes.iter().any(|node| {
+        flow.nodes.iter().enumerate().any(|(number, node)| {
             node.parent.is_some_and(|parent| {
                 let stored = storage(flow, parent as usize);
-                !self.pulls(topology, flow.nodes[parent as usize].rank, stored, node.rank)
+                let parent = flow.nodes[parent as usize].rank;
+                !self.feeds(topology, flow, number) && !self.pulls(topology, parent, stored, node.rank)
             })
         })
+    }
+
+    /// Whether receivers in the domain of `rank` copy along with the senders.
+    fn helped(&self, topology: &Topology, flows: &[Flow], rank: Rank) -> bool {
+        let mut senders: Vec<Rank> = flows
+            .iter()
+            .filter(|flow| topology.domain(flow.nodes[0].rank) == topology.domain(rank))
+            .filter(|flow| (1..flow.nodes.len()).any(|child| self.feeds(topology, flow, child)))
+            .map(|flow| flow.nodes[0].rank)
+            .collect();
+        senders.sort_unstable();
+        senders.dedup();
+        (senders.len() as u64) < u64::from(self.cores)
     }
 }
 
@@ -132,13 +169,14 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
     let mut program = Program {
         hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max().unwrap_or(0)
             as u32,
+        helped: reach.helped(topology, flows, rank),
         ..Program::default()
     };
     let shares: Vec<Share<'_>> = flows
         .iter()
         .filter_map(|flow| {
             let node = flow.nodes.iter().position(|node| node.rank == rank)?;
-            let chunk = if reach.any_push(topology, flow) { reach.chunk_bytes } else { PULL_CHUNK };
+            let chunk = if reach.any_push(topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
             Some(Share { flow, node, chunk, chunks: flow.bytes.div_ceil(chunk), starts: starts(plan, flow) })
         })
         .collect();
@@ -227,8 +265,10 @@ impl Program {
         let stored = storage(flow, share.node);
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
-        for (_, child) in flow.children(share.node) {
-            if reach.pulls(topology, node.rank, stored, child.rank) {
+        for (number, child) in flow.children(share.node) {
+            if reach.feeds(topology, flow, number) {
+                self.feeds.entry(child.rank).or_default().push(item);
+            } else if reach.pulls(topology, node.rank, stored, child.rank) {
                 self.reads.entry(child.rank).or_default().push(item);
                 readers += 1;
             } else {
@@ -253,7 +293,10 @@ impl Program {
         let Some(parent) = node.parent else { return Incoming::Held };
         let from = share.flow.nodes[parent as usize].rank;
         let stored = storage(share.flow, parent as usize);
-        if reach.pulls(topology, from, stored, node.rank) {
+        if reach.feeds(topology, share.flow, share.node) {
+            self.fed.entry(from).or_default().push(item);
+            Incoming::Fed { from }
+        } else if reach.pulls(topology, from, stored, node.rank) {
             self.pulls.entry(from).or_default().push(item);
             Incoming::Pull { from, stored }
         } else {

@@ -4,6 +4,7 @@
 use super::super::bind::CopyOp;
 use super::super::hop::Hop;
 use super::super::program::Program;
+use super::Feeds;
 use crate::base::Rank;
 use crate::memory::copy::{CopyTable, Store};
 use crate::memory::{ProcessMemory, SharedMemory, Span};
@@ -103,6 +104,7 @@ pub(in crate::execute) struct Bound {
     pub(in crate::execute) spans: Vec<Span>,
     pub(in crate::execute) peers: Vec<Peer>,
     pub(in crate::execute) hops: Vec<Hop>,
+    pub(in crate::execute) feeds: Feeds,
     pub(in crate::execute) segment: Arc<SharedMemory>,
     pub(in crate::execute) segment_span: u32,
     pub(in crate::execute) segment_regions: Vec<Option<RegionId>>,

@@ -3,8 +3,11 @@
 
 mod bound;
 mod copies;
+mod feed;
 mod receive;
 mod send;
+
+pub(super) use feed::{FeedPiece, Feeds, Receiver, Sender};
 
 pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
 
@@ -124,7 +127,8 @@ impl Execution {
         for peer in &mut self.bound.peers {
             (peer.pull_cursor, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0);
         }
-        // Release: pairs with the Acquire load in `source_started` of readers; the caller wrote its tensors before.
+        self.open_feeds()?;
+        // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
         self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
         Ok(())
     }
@@ -134,10 +138,16 @@ impl Execution {
         let mut moved = self.grant(links)?;
         moved |= self.unpack()?;
         moved |= self.copy_own()?;
+        moved |= self.feed()?;
         moved |= self.pull()?;
         moved |= self.push(links)?;
         moved |= self.release_read_slots()?;
-        if self.items_left == 0 && self.pushes_left == 0 && self.read_slots.is_empty() && self.readers_done()? {
+        if self.items_left == 0
+            && self.pushes_left == 0
+            && self.read_slots.is_empty()
+            && self.readers_done()?
+            && self.feeds_done()?
+        {
             self.active = false;
             moved = true;
         }
@@ -235,6 +245,7 @@ impl Execution {
                 parts.push(format!("{who} has not read everything from here"));
             }
         }
+        self.feeds_waiting(&mut parts);
         if parts.is_empty() { "nothing is outstanding".into() } else { parts.join("; ") }
     }
 }

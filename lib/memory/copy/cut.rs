@@ -17,6 +17,14 @@ impl CopyTable {
         first..self.boxes.len()
     }
 
+    /// Appends a box of another table.
+    pub fn push_from(&mut self, other: &CopyTable, index: usize) {
+        let copy = other.boxes[index];
+        let first_dimension = self.dimensions.len() as u32;
+        self.dimensions.extend_from_slice(other.loops(&copy));
+        self.boxes.push(BoxCopy { first_dimension, ..copy });
+    }
+
     /// First byte of a box in the source.
     pub fn source_of(&self, index: usize) -> u64 {
         self.boxes[index].source

@@ -1,6 +1,8 @@
 //! Joining what peers exported. In: prepared part, peers' invitations. Out: an execution that can start.
 //! Guarantee: every address it will use is mapped or registered, every table is built.
 
+mod feeds;
+
 use super::bind::{CopyOp, End, Place, Run, append, own_end, pair, peer_end, runs};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
@@ -14,7 +16,7 @@ use crate::layout::AxisMap;
 use crate::memory::copy::{CopyTable, Store};
 use crate::memory::{Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Bytes that a rank must receive per transfer before its tensors are written past the cache.
@@ -44,6 +46,10 @@ struct Theirs<'a> {
     source: HashMap<(Rank, u32), Export>,
     destination: HashMap<(Rank, u32), Export>,
     direct: HashMap<(Rank, u32), Export>,
+    fed_source: HashMap<(Rank, u32), Export>,
+    fed_destination: HashMap<(Rank, u32), Export>,
+    /// Senders that this rank may copy along with.
+    helped: BTreeSet<Rank>,
     maps: BTreeMap<Rank, PeerMaps>,
 }
 
@@ -73,6 +79,9 @@ pub(super) fn attach(
             source: HashMap::new(),
             destination: HashMap::new(),
             direct: HashMap::new(),
+            fed_source: HashMap::new(),
+            fed_destination: HashMap::new(),
+            helped: BTreeSet::new(),
             maps: BTreeMap::new(),
         },
         spans: vec![Span::of_segment(&segment)],
@@ -93,8 +102,10 @@ pub(super) fn attach(
             pushes[push as usize] = attach.push(group, peer, position, push, &theirs[&peer])?;
         }
     }
+    let feeds = attach.feeds(theirs)?;
     Ok(Bound {
         items,
+        feeds,
         pushes,
         hops: hops(prepared, peers.len()),
         copies: attach.copies,
@@ -130,11 +141,20 @@ fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
 impl Theirs<'_> {
     /// Where a peer's tensor lies, as this rank reads it.
     fn tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
+        match stored {
+            Storage::Source => self.exported(&self.source, &self.maps[&from].source, from, piece),
+            _ => self.exported(&self.destination, &self.maps[&from].destination, from, piece),
+        }
+    }
+
+    fn exported<'a>(
+        &'a self,
+        exports: &'a HashMap<(Rank, u32), Export>,
+        maps: &[Option<Arc<Vec<AxisMap>>>],
+        from: Rank,
+        piece: &crate::route::Piece,
+    ) -> (Option<End<'a>>, Option<Place>) {
         let tensor = piece.cell.tensor;
-        let (exports, maps) = match stored {
-            Storage::Source => (&self.source, &self.maps[&from].source),
-            _ => (&self.destination, &self.maps[&from].destination),
-        };
         let Some(export) = exports.get(&(from, tensor)) else { return (None, None) };
         let (place, base) = match export.memory {
             ExportedMemory::Shared { segment, offset } => {
@@ -162,13 +182,16 @@ impl Attach<'_> {
         let pulls = program.pulls.get(&rank).cloned().unwrap_or_default();
         let mut segment = None;
         let mut segment_span = None;
-        if let (false, Some(id)) = (pulls.is_empty(), invitation.segment) {
+        let maps = !pulls.is_empty() || program.feeds.contains_key(&rank) || program.fed.contains_key(&rank);
+        if let (true, Some(id)) = (maps, invitation.segment) {
             let opened = group.segments.open(&peering.server, id, deadline)?;
             segment_span = Some(self.spans.len() as u32);
             self.spans.push(Span::of_segment(&opened));
             segment = Some(opened);
         }
-        for export in invitation.source.iter().chain(&invitation.destination) {
+        let exports =
+            [&invitation.source, &invitation.destination, &invitation.fed_source, &invitation.fed_destination];
+        for export in exports.into_iter().flatten() {
             if let ExportedMemory::Shared { segment, .. } = export.memory
                 && !self.theirs.segment_spans.contains_key(&segment)
             {
@@ -183,6 +206,11 @@ impl Attach<'_> {
         index(&invitation.source, &mut self.theirs.source);
         index(&invitation.destination, &mut self.theirs.destination);
         index(&invitation.direct_tensors, &mut self.theirs.direct);
+        if !invitation.fed_source.is_empty() {
+            self.theirs.helped.insert(rank);
+        }
+        index(&invitation.fed_source, &mut self.theirs.fed_source);
+        index(&invitation.fed_destination, &mut self.theirs.fed_destination);
         let tensors = self.plan.manifest().tensors();
         let maps = PeerMaps {
             source: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
@@ -254,7 +282,12 @@ impl Attach<'_> {
         let item = &prepared.program.items[number as usize];
         let first = self.copies.len();
         let direct = prepared.direct[number as usize];
-        let arrives = !matches!(item.incoming, Incoming::Held) && !direct;
+        let arrives = match item.incoming {
+            Incoming::Held => false,
+            // Without exports the sender copies alone.
+            Incoming::Fed { from } => self.theirs.helped.contains(&from),
+            _ => !direct,
+        };
         if arrives && (item.wants || !matches!(item.incoming, Incoming::Push { .. })) {
             self.item_copies(number, first)?;
         }
@@ -292,6 +325,11 @@ impl Attach<'_> {
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
                     (in_slot(), Some(Place::PeerSlot(self.theirs.peer_numbers[&from])), Some(from))
+                }
+                Incoming::Fed { from } => {
+                    let maps = &self.theirs.maps[&from].source;
+                    let (end, place) = self.theirs.exported(&self.theirs.fed_source, maps, from, piece);
+                    (end, place, Some(from))
                 }
                 Incoming::Pull { from, stored } => {
                     let (end, place) = self.theirs.tensor(from, stored, piece);

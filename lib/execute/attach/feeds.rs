@@ -1,0 +1,127 @@
+//! Tables of what this rank copies into others' tensors. In: program, exports. Out: [`Feeds`]. Guarantee: blocks are
+//! sorted by where they lie in this rank's source, so that one sweep reads every line once.
+
+use super::super::ExecuteError;
+use super::super::Side;
+use super::super::bind::{Place, append, append_blocks, own_end, peer_end};
+use super::super::board::NO_WORD;
+use super::super::claim;
+use super::super::execution::{FeedPiece, Feeds, Receiver, Sender};
+use super::{Attach, STREAM_FROM};
+use crate::base::Rank;
+use crate::execute::exchange::Invitation;
+use crate::memory::copy::Store;
+use crate::route::Piece;
+use std::collections::BTreeMap;
+
+/// Source bytes of a block: small enough to stay in the first-level cache until its last receiver has read it.
+const BLOCK: u64 = 16 << 10;
+
+impl Attach<'_> {
+    /// Everything that this rank feeds or is fed.
+    pub(super) fn feeds(&mut self, theirs: &BTreeMap<Rank, Invitation>) -> Result<Feeds, ExecuteError> {
+        let program = &self.prepared.program;
+        let bytes: u64 = program.feeds.values().flatten().map(|&item| program.items[item as usize].bytes).sum();
+        let mut feeds = Feeds {
+            helped: program.helped,
+            store: if bytes >= STREAM_FROM { Store::Streaming } else { Store::Cached },
+            ..Feeds::default()
+        };
+        for (&rank, items) in &program.feeds {
+            if items.len() as u64 > u64::from(claim::MOST) {
+                return Err(ExecuteError::TooManyChunks { arrivals: items.len() as u64, most: u64::from(claim::MOST) });
+            }
+            let copies = if program.helped {
+                items.iter().map(|&item| self.feed_copies(rank, item)).collect::<Result<_, _>>()?
+            } else {
+                items.iter().try_for_each(|&item| self.feed_blocks(rank, item, &mut feeds.pieces))?;
+                Vec::new()
+            };
+            let (peer, word) = (self.theirs.peer_numbers[&rank], self.prepared.invitations[&rank].feed_word);
+            feeds.receivers.push(Receiver { peer, word, chunks: items.len() as u32, copies });
+        }
+        feeds.pieces.sort_by_key(|piece| (piece.source, self.table.source_of(piece.boxes as usize)));
+        for (&rank, items) in &program.fed {
+            let invitation = &theirs[&rank];
+            debug_assert_ne!(invitation.feed_word, NO_WORD);
+            feeds.senders.push(Sender {
+                peer: self.theirs.peer_numbers[&rank],
+                word: invitation.feed_word,
+                items: items.clone(),
+                helped: self.theirs.helped.contains(&rank),
+                finished: false,
+            });
+        }
+        Ok(feeds)
+    }
+
+    /// Copies of one chunk for one receiver.
+    fn feed_copies(&mut self, to: Rank, item: u32) -> Result<std::ops::Range<u32>, ExecuteError> {
+        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
+        let first = self.copies.len();
+        for piece in prepared.program.item_pieces(item) {
+            let (source_place, destination_place) = self.feed_places(to, piece)?;
+            let boxes = self.table.len() as u32;
+            let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
+            let destination = self.theirs.fed_end(to, piece);
+            let (Some(source), Some(destination)) = (source, destination) else {
+                return Err(self.missing(to, piece.cell.tensor));
+            };
+            append(&mut self.table, plan, piece, &source, &destination)?;
+            self.add_copy(
+                first,
+                Place::Span(source_place),
+                Place::Span(destination_place),
+                boxes..self.table.len() as u32,
+            );
+        }
+        Ok(first as u32..self.copies.len() as u32)
+    }
+
+    /// Blocks of one chunk for one receiver.
+    fn feed_blocks(&mut self, to: Rank, item: u32, pieces: &mut Vec<FeedPiece>) -> Result<(), ExecuteError> {
+        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
+        for piece in prepared.program.item_pieces(item) {
+            let (source_place, destination_place) = self.feed_places(to, piece)?;
+            let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
+            let destination = self.theirs.fed_end(to, piece);
+            let (Some(source), Some(destination)) = (source, destination) else {
+                return Err(self.missing(to, piece.cell.tensor));
+            };
+            for boxes in append_blocks(&mut self.table, plan, piece, &source, &destination, BLOCK)? {
+                let bytes = self.table.bytes_of(boxes);
+                let (source, destination) = (source_place, destination_place);
+                pieces.push(FeedPiece { source, destination, boxes: boxes as u32, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Spans of a piece in this rank's source and in a receiver's destination.
+    fn feed_places(&mut self, to: Rank, piece: &Piece) -> Result<(u32, u32), ExecuteError> {
+        let tensor = piece.cell.tensor;
+        let source = self.own_place(Side::Source, tensor);
+        let destination = self.theirs.fed_place(to, tensor);
+        match (source, destination) {
+            (Some(Place::Span(source)), Some(destination)) => Ok((source, destination)),
+            _ => Err(self.missing(to, tensor)),
+        }
+    }
+}
+
+impl super::Theirs<'_> {
+    /// Span of a receiver's tensor.
+    fn fed_place(&self, to: Rank, tensor: u32) -> Option<u32> {
+        match self.fed_destination.get(&(to, tensor))?.memory {
+            super::ExportedMemory::Shared { segment, .. } => self.segment_spans.get(&segment).copied(),
+            _ => None,
+        }
+    }
+
+    /// A piece in a receiver's tensor.
+    fn fed_end(&self, to: Rank, piece: &Piece) -> Option<super::End<'_>> {
+        let export = self.fed_destination.get(&(to, piece.cell.tensor))?;
+        let super::ExportedMemory::Shared { offset, .. } = export.memory else { return None };
+        peer_end(self.plan, &self.maps[&to].destination[piece.cell.tensor as usize], export, offset, piece)
+    }
+}
