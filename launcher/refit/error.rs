@@ -35,7 +35,9 @@ pub(crate) enum RefitError {
     #[error("--{side}-ranks names rank {rank}; the job has ranks 0 to {last}")]
     RankOutside { side: &'static str, rank: Rank, last: usize },
     /// A role's size and its side's spec differ.
-    #[error("role {role:?} has {given} ranks and --{side} {spec:?} needs {needed}; give the role {needed} ranks or change the spec")]
+    #[error(
+        "role {role:?} has {given} ranks and --{side} {spec:?} needs {needed}; give the role {needed} ranks or change the spec"
+    )]
     RoleSize { role: String, given: u32, side: &'static str, spec: String, needed: u32 },
     /// An option's value.
     #[error("--{option} {value:?}: {allowed}")]

@@ -11,16 +11,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Writes this rank's shards.
-pub(super) fn write(
-    folder: &Path,
-    manifest: &Manifest,
-    rank: Rank,
-    memory: &SideMemory,
-) -> Result<(), RefitError> {
+pub(super) fn write(folder: &Path, manifest: &Manifest, rank: Rank, memory: &SideMemory) -> Result<(), RefitError> {
     let made = std::fs::create_dir_all(folder);
     made.map_err(|source| CheckpointError::Io { action: "create", path: folder.to_path_buf(), source })?;
     let bytes = memory.buffer.read().map_err(CommError::from)?;
-    let held = || manifest.tensors().iter().zip(&memory.tensors).filter_map(|(tensor, place)| Some((tensor, place.as_ref()?)));
+    let held =
+        || manifest.tensors().iter().zip(&memory.tensors).filter_map(|(tensor, place)| Some((tensor, place.as_ref()?)));
     let tensors = held().map(|(tensor, (offset, shape))| ShardTensor {
         name: &tensor.name,
         dtype: tensor.destination.dtype(),

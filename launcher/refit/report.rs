@@ -96,11 +96,16 @@ impl Results {
         row("time", format!("{:.6} s{spread}", self.seconds));
         row("rate", format!("{:.3} GB/s of model bytes", self.gb_per_s));
         let bound = match self.nic_rate {
-            Some(rate) => format!("{:.6} s at {:.3} GB/s per NIC ({})", self.bound_seconds, rate / 1e9, self.nic_rate_from),
+            Some(rate) => {
+                format!("{:.6} s at {:.3} GB/s per NIC ({})", self.bound_seconds, rate / 1e9, self.nic_rate_from)
+            }
             None => "nothing crosses domains".into(),
         };
         row("data-movement bound", bound);
-        row("staging", format!("{} at most on a rank, chunks of {}", human(self.staging_bytes), human(self.chunk_bytes)));
+        row(
+            "staging",
+            format!("{} at most on a rank, chunks of {}", human(self.staging_bytes), human(self.chunk_bytes)),
+        );
         row("planned in", format!("{:.3} s, {} flows", self.plan_seconds, self.flows));
         let verified = match self.verified {
             Some(true) => "every byte and digest",

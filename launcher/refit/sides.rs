@@ -109,8 +109,11 @@ impl Request {
 
 impl SideRequest {
     fn parse(name: &'static str, text: &str, list: Option<&str>) -> Result<Self, RefitError> {
-        let spec = ParallelSpec::parse(text)
-            .map_err(|source| RefitError::Spec { side: name, text: text.to_string(), source })?;
+        let spec = ParallelSpec::parse(text).map_err(|source| RefitError::Spec {
+            side: name,
+            text: text.to_string(),
+            source,
+        })?;
         let listed = list.map(|list| read_ranks(name, list)).transpose()?;
         if let Some(listed) = &listed
             && listed.len() as u64 != u64::from(spec.rank_count())

@@ -83,8 +83,7 @@ impl Part<'_> {
             extent: self.extent,
             strides: &strides,
         };
-        digest_box(&region, name_seed(name))
-            .map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
+        digest_box(&region, name_seed(name)).map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
     }
 }
 
@@ -155,11 +154,7 @@ pub(super) fn check(
 }
 
 /// Tells all ranks; a difference on any rank is an error on all.
-pub(super) fn agree(
-    world: &Communicator,
-    mine: Result<(), RefitError>,
-    deadline: Deadline,
-) -> Result<(), RefitError> {
+pub(super) fn agree(world: &Communicator, mine: Result<(), RefitError>, deadline: Deadline) -> Result<(), RefitError> {
     let verdict = Verdict { fault: mine.as_ref().err().map(ToString::to_string) };
     let encoded = serde_json::to_vec(&verdict).unwrap_or_default();
     let all = world.allgather(&encoded, deadline)?;
