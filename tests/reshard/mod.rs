@@ -2,6 +2,9 @@
 //! of every buffer is compared with a slow model that goes by global index.
 
 mod allocations;
+mod communicator;
+mod deadlock;
+mod killed;
 mod matrix;
 mod random;
 mod replay;
