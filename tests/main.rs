@@ -4,4 +4,6 @@
 //! Guarantee: every test ends within its own limit, also when what it starts hangs.
 
 mod layering;
+mod planner;
+mod reshard;
 mod rig;

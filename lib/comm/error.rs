@@ -15,7 +15,7 @@ use thiserror::Error;
 pub enum CommError {
     /// The job did not come together, or a control connection failed.
     #[error("control")]
-    Bootstrap(#[from] BootstrapError),
+    Bootstrap(#[source] BootstrapError),
     /// Ranks state contradictory places.
     #[error("topology")]
     Topology(#[from] TopologyError),
@@ -57,4 +57,14 @@ pub enum CommError {
     /// The job was aborted; all ranks report the same cause.
     #[error("{0}")]
     Aborted(Arc<Cause>),
+}
+
+impl From<BootstrapError> for CommError {
+    fn from(error: BootstrapError) -> Self {
+        match error {
+            // One spelling of the cause, whichever call meets it.
+            BootstrapError::Aborted { cause } => Self::Aborted(cause),
+            other => Self::Bootstrap(other),
+        }
+    }
 }

@@ -18,6 +18,9 @@ use std::time::Duration;
 /// How long a rank that lost a peer waits for the hub's word on who died first.
 const VERDICT: Duration = Duration::from_secs(2);
 
+/// How long the progress thread sleeps when nothing wakes it.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// The message links of this process.
 pub(super) struct Links(Vec<Box<dyn MessageLink>>);
 
@@ -39,9 +42,19 @@ struct Reserved {
     execution: u32,
 }
 
+/// Place of a transfer.
+enum Entry {
+    Free,
+    /// Its init is under way.
+    Reserved,
+    Ready(Box<Execution>),
+}
+
 pub(super) struct Inner {
     pub(super) links: Links,
-    executions: Vec<Option<Execution>>,
+    executions: Vec<Entry>,
+    /// How many of them are active.
+    active: usize,
     reserved: HashMap<Rank, Vec<Reserved>>,
     events: Vec<Event>,
     failure: Option<Arc<Cause>>,
@@ -76,6 +89,7 @@ impl Engine {
         let inner = Inner {
             links: Links(links),
             executions: Vec::new(),
+            active: 0,
             reserved: HashMap::new(),
             events: Vec::with_capacity(1024),
             failure: None,
@@ -114,11 +128,10 @@ impl Engine {
             return Err(ExecuteError::Active);
         }
         execution.start()?;
+        inner.active += 1;
+        self.shared.note_active(&inner);
         drop(inner);
-        self.shared.active.fetch_add(1, Ordering::Release);
-        if self.shared.waiters.load(Ordering::Acquire) == 0 {
-            self.shared.wake.notify_one();
-        }
+        self.shared.wake_if_needed();
         Ok(())
     }
 
@@ -134,9 +147,8 @@ impl Engine {
     pub(super) fn wait(&self, execution: u32, deadline: Deadline) -> Result<(), ExecuteError> {
         self.shared.waiters.fetch_add(1, Ordering::AcqRel);
         let result = self.wait_inside(execution, deadline);
-        if self.shared.waiters.fetch_sub(1, Ordering::AcqRel) == 1 && self.shared.active.load(Ordering::Acquire) > 0 {
-            self.shared.wake.notify_one();
-        }
+        self.shared.waiters.fetch_sub(1, Ordering::AcqRel);
+        self.shared.wake_if_needed();
         result
     }
 
@@ -149,16 +161,24 @@ impl Engine {
             let Some(running) = inner.execution(execution).filter(|execution| execution.is_active()) else {
                 return Ok(());
             };
-            if moved {
-                backoff.reset();
-                continue;
-            }
+            // Also while something moves: it may be another transfer.
             if deadline.expired() {
                 return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting: running.waiting_for() });
             }
             drop(inner);
-            backoff.snooze();
+            if moved {
+                backoff.reset();
+            } else {
+                backoff.snooze();
+            }
         }
+    }
+
+    /// Forgets a transfer and gives its signal indices back.
+    pub(super) fn remove(&self, execution: u32) {
+        let mut inner = self.shared.lock();
+        inner.remove(execution);
+        self.shared.note_active(&inner);
     }
 
     /// Ends all connections after everything queued was sent.
@@ -173,7 +193,7 @@ impl Engine {
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake.notify_all();
+        self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.join().is_err()
@@ -194,6 +214,29 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells the progress thread how much there is to do; nothing after a failure.
+    fn note_active(&self, inner: &Inner) {
+        let active = if inner.failure.is_some() { 0 } else { inner.active };
+        self.active.store(active, Ordering::Release);
+    }
+
+    /// Whether the progress thread should run.
+    fn is_needed(&self) -> bool {
+        self.active.load(Ordering::Acquire) > 0 && self.waiters.load(Ordering::Acquire) == 0
+    }
+
+    fn wake_if_needed(&self) {
+        if self.is_needed() {
+            self.wake();
+        }
+    }
+
+    /// Wakes the progress thread, or keeps it from falling asleep: it looks once more with the mutex held.
+    fn wake(&self) {
+        drop(self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_one();
+    }
+
     fn check_abort(&self) -> Result<(), ExecuteError> {
         if !self.control.is_aborted() {
             return Ok(());
@@ -212,18 +255,16 @@ impl Shared {
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
         }
-        let (moved, finished) = match inner.progress() {
-            Ok(done) => done,
-            Err(error) => {
-                let cause = self.control.settle(self.cause(&error), VERDICT);
-                inner.fail(cause.clone());
-                return Err(ExecuteError::Aborted(cause));
-            }
-        };
-        if finished > 0 {
-            self.active.fetch_sub(finished, Ordering::AcqRel);
+        let moved = inner.progress();
+        if let Err(error) = &moved {
+            let cause = self.control.settle(self.cause(error), VERDICT);
+            inner.fail(cause);
         }
-        Ok(moved)
+        self.note_active(inner);
+        match &inner.failure {
+            Some(cause) => Err(ExecuteError::Aborted(cause.clone())),
+            None => moved,
+        }
     }
 
     fn cause(&self, error: &ExecuteError) -> Cause {
@@ -240,11 +281,12 @@ impl Shared {
     fn run(&self) {
         let mut backoff = Backoff::new();
         while !self.stop.load(Ordering::Acquire) {
-            let wanted = self.active.load(Ordering::Acquire) > 0 && self.waiters.load(Ordering::Acquire) == 0;
-            if !wanted {
+            if !self.is_needed() {
                 let guard = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-                // A notice that came before this wait is made good by the time limit.
-                drop(self.wake.wait_timeout(guard, Duration::from_millis(50)));
+                // Whoever makes it needed, or stops it, takes the mutex before the notice.
+                if !self.is_needed() && !self.stop.load(Ordering::Acquire) {
+                    drop(self.wake.wait_timeout(guard, IDLE));
+                }
                 backoff.reset();
                 continue;
             }
@@ -252,8 +294,8 @@ impl Shared {
             match moved {
                 Ok(true) => backoff.reset(),
                 Ok(false) => backoff.snooze(),
-                // Whoever waits next gets the cause.
-                Err(_) => self.active.store(0, Ordering::Release),
+                // Nothing is needed any more; whoever waits next gets the cause.
+                Err(_) => self.note_active(&self.lock()),
             }
         }
     }
@@ -261,29 +303,34 @@ impl Shared {
 
 impl Inner {
     pub(super) fn execution(&mut self, number: u32) -> Option<&mut Execution> {
-        self.executions.get_mut(number as usize).and_then(Option::as_mut)
+        match self.executions.get_mut(number as usize) {
+            Some(Entry::Ready(execution)) => Some(execution),
+            _ => None,
+        }
     }
 
-    /// A free transfer number.
+    /// A transfer number that nobody else has until it is removed.
     pub(super) fn reserve_execution(&mut self) -> u32 {
-        let free = self.executions.iter().position(Option::is_none);
+        let free = self.executions.iter().position(|entry| matches!(entry, Entry::Free));
         let number = free.unwrap_or(self.executions.len());
         if number == self.executions.len() {
-            self.executions.push(None);
+            self.executions.push(Entry::Free);
         }
+        self.executions[number] = Entry::Reserved;
         number as u32
     }
 
     pub(super) fn insert(&mut self, number: u32, execution: Execution) {
-        self.executions[number as usize] = Some(execution);
+        self.executions[number as usize] = Entry::Ready(Box::new(execution));
     }
 
-    /// Takes a transfer out and gives its signal indices back.
-    pub(super) fn remove(&mut self, number: u32) -> Option<Execution> {
+    fn remove(&mut self, number: u32) {
         for reserved in self.reserved.values_mut() {
             reserved.retain(|reserved| reserved.execution != number);
         }
-        self.executions.get_mut(number as usize).and_then(Option::take)
+        let was_active = self.execution(number).is_some_and(|execution| execution.is_active());
+        self.active -= usize::from(was_active);
+        self.executions[number as usize] = Entry::Free;
     }
 
     /// Signal indices for `count` arrivals from `peer`: the first gap that is large enough.
@@ -312,8 +359,8 @@ impl Inner {
         self.failure.get_or_insert(cause);
     }
 
-    /// Polls links, hands events out, lets every active transfer take its steps: (moved, finished transfers).
-    fn progress(&mut self) -> Result<(bool, usize), ExecuteError> {
+    /// Polls links, hands events out, lets every active transfer take its steps; whether anything moved.
+    fn progress(&mut self) -> Result<bool, ExecuteError> {
         let mut events = std::mem::take(&mut self.events);
         let polled = self.links.0.iter_mut().try_for_each(|link| link.poll(&mut events));
         let mut moved = !events.is_empty();
@@ -321,14 +368,15 @@ impl Inner {
         self.events = events;
         handled?;
         polled?;
-        let mut finished = 0;
-        for execution in self.executions.iter_mut().flatten() {
-            if execution.is_active() {
+        for entry in &mut self.executions {
+            if let Entry::Ready(execution) = entry
+                && execution.is_active()
+            {
                 moved |= execution.progress(&mut self.links)?;
-                finished += usize::from(!execution.is_active());
+                self.active -= usize::from(!execution.is_active());
             }
         }
-        Ok((moved, finished))
+        Ok(moved)
     }
 
     fn handle(&mut self, event: Event) -> Result<(), ExecuteError> {

@@ -184,7 +184,7 @@ pub enum ExecuteError {
     Transport(#[from] TransportError),
     /// Control connections.
     #[error("control connection")]
-    Bootstrap(#[from] BootstrapError),
+    Bootstrap(#[source] BootstrapError),
     /// An environment variable.
     #[error("environment")]
     Env(#[from] EnvError),
@@ -197,4 +197,14 @@ pub enum ExecuteError {
         #[source]
         source: postcard::Error,
     },
+}
+
+impl From<BootstrapError> for ExecuteError {
+    fn from(error: BootstrapError) -> Self {
+        match error {
+            // One spelling of the cause, whichever call meets it.
+            BootstrapError::Aborted { cause } => Self::Aborted(cause),
+            other => Self::Bootstrap(other),
+        }
+    }
 }

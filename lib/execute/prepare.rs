@@ -57,8 +57,8 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        self.group.engine.remove(self.number);
         let mut engine = self.group.engine.lock();
-        engine.remove(self.number);
         for &(link, region, _) in &self.regions {
             if let Err(error) = engine.links.get(link).deregister(region) {
                 log::warn!("deregistering a region failed: {error}");
@@ -140,7 +140,6 @@ pub(super) fn prepare(
     routed: &Routed,
     local: &LocalTensors,
     agreement: &Agreement,
-    number: u32,
 ) -> Result<Prepared, ExecuteError> {
     let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max();
     let (chunk, share) = staging_share(agreement, hops.unwrap_or(0) as u32)?;
@@ -161,8 +160,12 @@ pub(super) fn prepare(
         let available = group.staging.left();
         return Err(ExecuteError::Staging { rank: group.rank, available, needed: staging });
     }
+    let (number, links) = {
+        let mut engine = group.engine.lock();
+        (engine.reserve_execution(), engine.links.len())
+    };
     let mut prepared = Prepared {
-        segment_regions: vec![None; group.engine.lock().links.len()],
+        segment_regions: vec![None; links],
         reservation: Reservation { group: group.clone(), number, segment, staging, regions: Vec::new() },
         buffer_regions: HashMap::new(),
         invitations: BTreeMap::new(),

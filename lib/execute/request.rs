@@ -104,12 +104,12 @@ impl Reshard {
         let routed = route(&plan, &group.topology, route_options);
         let coverage = check(&plan, &routed.flows)?;
         let plan_time = begun.elapsed();
-        let number = group.engine.lock().reserve_execution();
-        let prepared = commit(group, prepare(group, &plan, &routed, &local, &agreement, number), deadline)?;
+        let prepared = commit(group, prepare(group, &plan, &routed, &local, &agreement), deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
             .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
         let bound = commit(group, attached, deadline)?;
+        let number = prepared.reservation.number;
         group.engine.lock().insert(number, Execution::new(bound, number));
         let report = Report {
             route: route_options,

@@ -156,6 +156,10 @@ impl<L: MessageLink> MessageLink for FaultyLink<L> {
         self.post(peer, |inner| inner.signal(peer, signal))
     }
 
+    fn is_flushed(&self, peer: Rank) -> bool {
+        self.inner.is_flushed(peer)
+    }
+
     fn flush_received(&mut self, region: RegionId) -> Result<(), TransportError> {
         self.inner.flush_received(region)
     }

@@ -188,6 +188,9 @@ pub trait MessageLink: Send {
     fn put_word(&mut self, peer: Rank, word: u64, remote: RemotePlace) -> Result<Posted, TransportError>;
     /// Posts a signal behind everything posted to `peer` before.
     fn signal(&mut self, peer: Rank, signal: Signal) -> Result<Posted, TransportError>;
+    /// Whether everything posted to `peer` is on its way, so that it arrives without another poll of this rank. A
+    /// completed ticket does not say that: a signal may wait behind its put.
+    fn is_flushed(&self, peer: Rank) -> bool;
     /// Makes received bytes of `region` visible to every reader on this machine, where signals do not imply it.
     fn flush_received(&mut self, region: RegionId) -> Result<(), TransportError>;
     /// Moves bytes; appends what happened to `events`; never blocks. One call does a bounded amount of work per

@@ -5,10 +5,10 @@ mod balance;
 mod cases;
 mod cells;
 mod digests;
-mod oracle;
+pub(crate) mod oracle;
 mod paper;
 mod proofs;
-mod random;
+pub(crate) mod random;
 mod routes;
 mod scale;
 
@@ -19,7 +19,7 @@ use crossmesh::route::{Injection, RouteKind, RouteOptions};
 use std::sync::Arc;
 
 /// Every combination of route and injection.
-fn all_options() -> [RouteOptions; 6] {
+pub(crate) fn all_options() -> [RouteOptions; 6] {
     let kinds = [RouteKind::Hierarchical, RouteKind::Flat, RouteKind::GatherBroadcast];
     std::array::from_fn(|index| RouteOptions {
         kind: kinds[index / 2],
@@ -32,7 +32,7 @@ fn options(kind: RouteKind, injection: Injection) -> RouteOptions {
 }
 
 /// A layout over listed ranks.
-fn layout(
+pub(crate) fn layout(
     shape: &[u64],
     dtype: Dtype,
     mesh: &[u32],

@@ -8,36 +8,37 @@ use crossmesh::layout::{Layout, Placement, Split};
 use std::collections::BTreeMap;
 
 /// Per rank of the mesh: global element (row-major number) to local element.
-pub(super) type Ownership = BTreeMap<Rank, Vec<Option<u64>>>;
+pub(crate) type Ownership = BTreeMap<Rank, Vec<Option<u64>>>;
 
 /// Where every rank of a layout keeps every element.
-pub(super) fn ownership(layout: &Layout) -> Ownership {
-    let mut ownership = Ownership::new();
-    for (slot, &rank) in layout.mesh().ranks().iter().enumerate() {
-        let bounds: Vec<(u64, u64)> = (0..layout.shape().len()).map(|dim| bounds(layout, slot, dim)).collect();
-        let local = indices(layout.shape()).map(|index| local_element(&index, &bounds)).collect();
-        ownership.insert(rank, local);
-    }
-    ownership
+pub(crate) fn ownership(layout: &Layout) -> Ownership {
+    layout.mesh().ranks().iter().map(|&rank| (rank, owned(layout, rank).expect("a rank of the mesh"))).collect()
+}
+
+/// Where `rank` keeps every element; `None` when it is not in the mesh.
+pub(crate) fn owned(layout: &Layout, rank: Rank) -> Option<Vec<Option<u64>>> {
+    let slot = layout.mesh().ranks().iter().position(|&member| member == rank)?;
+    let bounds: Vec<(u64, u64)> = (0..layout.shape().len()).map(|dim| bounds(layout, slot, dim)).collect();
+    Some(indices(layout.shape()).map(|index| local_element(&index, &bounds)).collect())
 }
 
 /// All ranks that keep `element`, ascending.
-pub(super) fn keepers(ownership: &Ownership, element: usize) -> Vec<Rank> {
+pub(crate) fn keepers(ownership: &Ownership, element: usize) -> Vec<Rank> {
     ownership.iter().filter(|(_, local)| local[element].is_some()).map(|(&rank, _)| rank).collect()
 }
 
 /// Number of elements of a shape.
-pub(super) fn elements(shape: &[u64]) -> u64 {
+pub(crate) fn elements(shape: &[u64]) -> u64 {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
 
 /// Row-major number of an index.
-pub(super) fn number(index: &[u64], shape: &[u64]) -> usize {
+pub(crate) fn number(index: &[u64], shape: &[u64]) -> usize {
     index.iter().zip(shape).fold(0, |number, (&at, &extent)| number * extent + at) as usize
 }
 
 /// All indices of a shape in row-major order.
-pub(super) fn indices(shape: &[u64]) -> impl Iterator<Item = Vec<u64>> + '_ {
+pub(crate) fn indices(shape: &[u64]) -> impl Iterator<Item = Vec<u64>> + '_ {
     (0..elements(shape)).map(move |mut number| {
         let mut index = vec![0; shape.len()];
         for (at, &extent) in index.iter_mut().zip(shape).rev() {

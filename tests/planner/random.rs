@@ -47,23 +47,30 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
 
 /// The plan that these bytes choose.
 pub(super) fn from_bytes(bytes: Vec<u8>) -> Case {
-    case(&mut Choices { bytes, at: 0 })
+    case(&mut Choices::new(bytes))
 }
 
-struct Choices {
+/// Choices that bytes make.
+pub(crate) struct Choices {
     bytes: Vec<u8>,
     at: usize,
 }
 
 impl Choices {
+    /// The choices that `bytes` make.
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, at: 0 }
+    }
+
     /// A number below `count`; zero once the bytes are used up.
-    fn below(&mut self, count: usize) -> usize {
+    pub(crate) fn below(&mut self, count: usize) -> usize {
         let byte = self.bytes.get(self.at).copied().unwrap_or(0);
         self.at += 1;
         usize::from(byte) % count
     }
 
-    fn of<T: Copy>(&mut self, values: &[T]) -> T {
+    /// One of `values`.
+    pub(crate) fn of<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())]
     }
 }
@@ -99,7 +106,8 @@ fn shape(choices: &mut Choices) -> Vec<u64> {
         .collect()
 }
 
-fn layout(choices: &mut Choices, shape: &[u64], dtype: Dtype, size: usize) -> Layout {
+/// A layout over any of `size` ranks, in any order.
+pub(crate) fn layout(choices: &mut Choices, shape: &[u64], dtype: Dtype, size: usize) -> Layout {
     let mut slots = 1;
     let lengths: Vec<u32> = (0..1 + choices.below(3))
         .map(|_| {
@@ -113,7 +121,8 @@ fn layout(choices: &mut Choices, shape: &[u64], dtype: Dtype, size: usize) -> La
     on_mesh(choices, shape, dtype, Mesh::new(lengths, ranks).expect("as many ranks as slots"))
 }
 
-fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: Mesh) -> Layout {
+/// A layout over a given mesh.
+pub(crate) fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: Mesh) -> Layout {
     // What the next axis on each dimension splits, while all its parts are equally long.
     let mut parts: Vec<Option<u64>> = shape.iter().copied().map(Some).collect();
     let mut placements = Vec::new();

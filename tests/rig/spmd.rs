@@ -8,6 +8,7 @@
 
 use super::process::{self, Finished};
 use std::env;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -21,19 +22,79 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs `body`, a closure of the test that calls this, on every rank of a job of `ranks` ranks.
 pub(crate) fn spmd<B: FnOnce()>(ranks: u32, body: B) -> Finished {
-    let test = test_of::<B>();
-    if env::var(RANK_OF).is_ok_and(|name| name == test) {
-        body();
-        std::process::exit(0);
+    Job::of(ranks).run(body)
+}
+
+/// A job to be run.
+#[derive(Debug)]
+pub(crate) struct Job {
+    ranks: u32,
+    environment: Vec<(String, String)>,
+    /// Rank, name, value.
+    of_ranks: Vec<(u32, String, String)>,
+    limit: Duration,
+}
+
+impl Job {
+    /// A job of `ranks` ranks with the caller's environment, without its settings of crossmesh.
+    pub(crate) fn of(ranks: u32) -> Self {
+        Self { ranks, environment: Vec::new(), of_ranks: Vec::new(), limit: LIMIT }
     }
-    let this = env::current_exe().unwrap();
-    let mut command = Command::new(crossmesh_command());
-    command
-        .args(["run", "--starter", "local", "-n", &ranks.to_string(), "--"])
-        .arg(this)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(RANK_OF, test);
-    process::run(&mut command, LIMIT).unwrap()
+
+    /// Sets a variable on all ranks.
+    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Sets a variable on one rank only.
+    pub(crate) fn env_on(mut self, rank: u32, name: &str, value: impl ToString) -> Self {
+        self.of_ranks.push((rank, name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Another limit than the usual one.
+    pub(crate) fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs `body`, a closure of the test that calls this, on every rank.
+    pub(crate) fn run<B: FnOnce()>(self, body: B) -> Finished {
+        let test = test_of::<B>();
+        if env::var(RANK_OF).is_ok_and(|name| name == test) {
+            body();
+            std::process::exit(0);
+        }
+        let mut command = Command::new(crossmesh_command());
+        for (name, _) in env::vars_os().filter(|(name, _)| is_setting(name)) {
+            command.env_remove(name);
+        }
+        command.args(["run", "--starter", "local", "-n", &self.ranks.to_string(), "--"]);
+        if !self.of_ranks.is_empty() {
+            command.args(["sh", "-c", &self.script(), "sh"]);
+        }
+        command
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .envs(self.environment)
+            .env(RANK_OF, test);
+        process::run(&mut command, self.limit).unwrap()
+    }
+
+    /// A shell script that sets what single ranks are given, then becomes its arguments.
+    fn script(&self) -> String {
+        let sets = self.of_ranks.iter().map(|(rank, name, value)| {
+            format!("if [ \"$CROSSMESH_RANK\" = {rank} ]; then export {name}='{value}'; fi; ")
+        });
+        sets.chain(["exec \"$@\"".to_string()]).collect()
+    }
+}
+
+/// Whether a variable would change how the ranks of a job behave.
+fn is_setting(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("CROSSMESH_") && !name.starts_with("CROSSMESH_TEST_")
 }
 
 /// The test whose closure `B` is, as the test harness names it.
@@ -55,16 +116,16 @@ pub(crate) fn crossmesh_command() -> PathBuf {
     path
 }
 
+/// The lines that ranks print with `mark` in front, without it and without the launcher's prefix, sorted.
+pub(crate) fn said<'a>(job: &'a Finished, mark: &str) -> Vec<&'a str> {
+    let mut lines: Vec<_> = job.output.lines().filter_map(|line| Some(line.split_once(mark)?.1)).collect();
+    lines.sort_unstable();
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The lines that ranks print with `mark` in front, without it and without the launcher's prefix, sorted.
-    fn said<'a>(job: &'a Finished, mark: &str) -> Vec<&'a str> {
-        let mut lines: Vec<_> = job.output.lines().filter_map(|line| Some(line.split_once(mark)?.1)).collect();
-        lines.sort_unstable();
-        lines
-    }
 
     fn rank() -> String {
         env::var("CROSSMESH_RANK").unwrap()
@@ -85,6 +146,16 @@ mod tests {
         let job = spmd(3, || println!("here: {} of {}", rank(), env::var("CROSSMESH_SIZE").unwrap()));
         let job = job.expect_success();
         assert_eq!(said(&job, "here: "), ["0 of 3", "1 of 3", "2 of 3"], "{job:#?}");
+    }
+
+    #[test]
+    fn variables_reach_all_ranks_or_one() {
+        let job = Job::of(3).env("SEEN_BY_ALL", "a b").env_on(1, "SEEN_BY_ONE", "c d").run(|| {
+            let value = |name| env::var(name).unwrap_or_default();
+            println!("here: {} {} {}", rank(), value("SEEN_BY_ALL"), value("SEEN_BY_ONE"));
+        });
+        let job = job.expect_success();
+        assert_eq!(said(&job, "here: "), ["0 a b ", "1 a b c d", "2 a b "], "{job:#?}");
     }
 
     #[test]

@@ -142,12 +142,8 @@ impl Execution {
         moved |= self.pull()?;
         moved |= self.push(links)?;
         moved |= self.release_read_slots()?;
-        if self.items_left == 0
-            && self.pushes_left == 0
-            && self.read_slots.is_empty()
-            && self.readers_done()?
-            && self.feeds_done()?
-        {
+        let steps_left = self.items_left > 0 || self.pushes_left > 0 || !self.read_slots.is_empty();
+        if !steps_left && self.readers_done()? && self.feeds_done()? && self.sent(links) {
             self.active = false;
             moved = true;
         }
@@ -223,6 +219,13 @@ impl Execution {
             }
         }
         Ok(true)
+    }
+
+    /// Whether nothing that a peer waits for needs another step of this rank: the last signal may be queued behind a
+    /// put that has completed.
+    fn sent(&self, links: &mut Links) -> bool {
+        let receivers = self.bound.peers.iter().filter(|peer| !peer.pushes.is_empty());
+        receivers.fold(true, |all, peer| all && peer.link.is_none_or(|link| links.get(link).is_flushed(peer.world)))
     }
 
     /// What is outstanding, for a deadline's message.

@@ -269,6 +269,10 @@ impl MessageLink for ShmLink {
         self.pairs[index].post_signal(signal)
     }
 
+    fn is_flushed(&self, peer: Rank) -> bool {
+        self.index(peer).map_or(true, |index| self.pairs[index].is_flushed())
+    }
+
     fn flush_received(&mut self, region: RegionId) -> Result<(), TransportError> {
         // The ring's orderings make the bytes visible to whoever sees the signal.
         self.regions.check(region)

@@ -108,6 +108,11 @@ impl Pair {
         }
     }
 
+    /// Whether everything that was posted is done.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Whether `region` is mapped here.
     pub(super) fn has_import(&self, region: &RemoteRegion) -> bool {
         self.by_key.contains_key(&region.key)

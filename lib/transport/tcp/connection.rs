@@ -78,6 +78,11 @@ impl Connection {
         }
     }
 
+    /// Whether the kernel has everything that was posted.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Queues a frame without payload.
     pub(super) fn post(&mut self, frame: Frame) -> Result<Posted, TransportError> {
         self.health()?;

@@ -318,6 +318,10 @@ impl MessageLink for TcpLink {
         self.post(peer, Frame::Signal(signal))
     }
 
+    fn is_flushed(&self, peer: Rank) -> bool {
+        self.index(peer).is_none_or(|index| self.connections[index].is_flushed())
+    }
+
     fn flush_received(&mut self, region: RegionId) -> Result<(), TransportError> {
         // The processor copied the bytes; they are visible to every reader that the signal reaches.
         self.regions.check(region)
