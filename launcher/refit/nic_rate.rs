@@ -19,9 +19,7 @@ pub(super) fn measure(world: &Communicator, from: Rank, to: Rank, deadline: Dead
         let mesh = Arc::new(Mesh::new(vec![1], vec![rank])?);
         Ok(Arc::new(Layout::new(vec![BYTES], Dtype::U8, mesh, vec![Placement::Replicate])?))
     };
-    let layout = |side, rank| {
-        on(rank).map_err(|source| RefitError::Layout { tensor: "nic rate".into(), side, source })
-    };
+    let layout = |side, rank| on(rank).map_err(|source| RefitError::Layout { tensor: "nic rate".into(), side, source });
     let mut manifest = Manifest::new();
     manifest.push("nic rate", layout("src", from)?, layout("dst", to)?)?;
     let manifest = Arc::new(manifest);

@@ -35,8 +35,8 @@ pub(super) struct SideMemory {
 pub(super) fn rules(path: Option<&Path>) -> Result<Rules, RefitError> {
     let embedded = Rules::embedded()?;
     let Some(path) = path else { return Ok(embedded) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
     Ok(embedded.with_overrides(Rules::parse(&text, &path.display().to_string())?))
 }
 
@@ -76,9 +76,7 @@ impl SideLayouts {
         spec: &ParallelSpec,
         ranks: &[Rank],
     ) -> Result<Self, RefitError> {
-        let mesh = spec
-            .mesh(ranks)
-            .map_err(|source| RefitError::Spec { side, text: spec.to_string(), source })?;
+        let mesh = spec.mesh(ranks).map_err(|source| RefitError::Spec { side, text: spec.to_string(), source })?;
         let tensors = model.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()));
         let sharding = rules.placements(tensors, spec)?;
         Ok(Self { side, mesh: Arc::new(mesh), sharding, known: HashMap::new() })
