@@ -5,9 +5,9 @@
 use super::error::WriteError;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
-use std::fs::{File, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -65,13 +65,10 @@ fn write_temporary(
     bytes: u64,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<NamedTempFile> {
-    // Dropped on every error below, which removes it. The mode is what the process's mask leaves of 0666.
-    let temporary = tempfile::Builder::new()
-        .prefix(".crossmesh-")
-        .suffix(".part")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(without_path)?;
+    // Dropped on every error below, which removes it. The mode is what the process's mask leaves of it. Opened here,
+    // since tempfile would put the temporary name into its errors, where it says nothing and differs between ranks.
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(path);
+    let temporary = tempfile::Builder::new().prefix(".crossmesh-").suffix(".part").make_in(folder, open)?;
     reserve(temporary.as_file(), folder, bytes)?;
     let mut writer = BufWriter::with_capacity(BUFFER, temporary.as_file());
     write(&mut writer)?;
@@ -79,19 +76,6 @@ fn write_temporary(
     drop(writer);
     temporary.as_file().sync_all()?;
     Ok(temporary)
-}
-
-/// The system's own error: the name of the temporary file that tempfile adds says nothing to a user, and differs
-/// from rank to rank.
-fn without_path(error: io::Error) -> io::Error {
-    let mut inner: Option<&(dyn std::error::Error + 'static)> = error.get_ref().map(|error| error as _);
-    while let Some(cause) = inner {
-        if let Some(code) = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(code);
-        }
-        inner = cause.source();
-    }
-    error
 }
 
 /// Takes the space up front, so that a full disk shows before gigabytes are written. The free space is looked at
