@@ -1,6 +1,6 @@
 //! One verdict of all ranks. In: what became of a step on this rank. Out: the same, or an error on every rank.
-//! Guarantee: a fault on any rank is an error with the same exit code on all; a fault that all ranks have in common
-//! is told in full by rank 0 and in short by the others, so that the output of a large job stays readable.
+//! Guarantee: a fault on any rank is an error with the same exit code on all; every rank says what it is, one in full
+//! and the others in short, so that the output of a large job stays readable.
 
 use super::error::RefitError;
 use super::{BAD_INPUT, FAILED};
@@ -9,7 +9,7 @@ use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::Communicator;
 use serde::{Deserialize, Serialize};
 
-/// Longest error, in characters, of a rank that says what rank 0 says in full.
+/// Longest error, in characters, of a rank that repeats what another says in full.
 const SHORT: usize = 100;
 
 /// What went wrong on a rank.
@@ -58,31 +58,35 @@ pub(super) fn agree<T>(world: &Communicator, mine: Result<T, RefitError>, deadli
     }
 }
 
-/// What `rank` says of the faults of all ranks.
+/// What `rank` says of the faults of all ranks: the lowest of those with a fault tells it in full, and so does rank 0.
 fn verdict<'a>(faults: &[Option<Fault>], rank: Rank, host: impl Fn(Rank) -> &'a str) -> Option<RefitError> {
     let first = faults.iter().position(Option::is_some)?;
-    let fault = faults[first].as_ref()?;
     let bad_input = faults.iter().flatten().all(|fault| fault.bad_input);
     let count = faults.iter().flatten().count();
-    let common = faults.iter().all(|other| other.as_ref() == Some(fault));
-    let message = match faults.get(rank.index()).and_then(Option::as_ref) {
-        Some(_) if common && rank == Rank(0) && count > 1 => format!("{} (on all {count} ranks)", fault.message),
-        Some(mine) if common && rank != Rank(0) => shortened(&mine.message),
-        Some(mine) => mine.message.clone(),
+    let mine = faults.get(rank.index()).and_then(Option::as_ref);
+    let speaker = if mine.is_some() { faults.iter().position(|other| other.as_ref() == mine)? } else { first };
+    let message = &faults[speaker].as_ref()?.message;
+    let speaker = Rank(speaker as u32);
+    let message = match mine {
+        Some(_) if rank != speaker => shortened(message, speaker),
+        Some(_) if count > 1 && faults.iter().all(|other| other.as_ref() == mine) => {
+            format!("{message} (on all {count} ranks)")
+        }
+        Some(_) => message.clone(),
         None => {
             let more = if count > 1 { format!("; in all, {count} ranks failed") } else { String::new() };
-            let first = Rank(first as u32);
-            format!("rank {first} on host {} failed: {}{more}", host(first), fault.message)
+            let text = format!("rank {speaker} on host {} failed: {message}{more}", host(speaker));
+            if rank == Rank(0) { text } else { shortened(&text, speaker) }
         }
     };
     Some(RefitError::Agreed { message, bad_input })
 }
 
-/// The beginning of a message that rank 0 gives in full.
-pub(super) fn shortened(message: &str) -> String {
+/// The beginning of a message that `speaker` gives in full.
+pub(super) fn shortened(message: &str, speaker: Rank) -> String {
     match message.char_indices().nth(SHORT) {
         None => message.to_string(),
-        Some((end, _)) => format!("{}… (rank 0 says it in full)", message[..end].trim_end()),
+        Some((end, _)) => format!("{}… (rank {speaker} says it in full)", message[..end].trim_end()),
     }
 }
 
@@ -119,6 +123,14 @@ mod tests {
         let told = "rank 1 on host n1 failed: disk full; in all, 2 ranks failed";
         assert_eq!(says(&faults, 0), Some((told.into(), false)));
         assert_eq!(says(&faults, 2), Some(("other".into(), false)));
+        let long = fault(&"x".repeat(SHORT + 1), true);
+        let faults = [None, long.clone(), None, long.clone()];
+        assert!(says(&faults, 0).unwrap().0.ends_with("x; in all, 2 ranks failed"));
+        assert_eq!(says(&faults, 1).unwrap().0, long.unwrap().message);
+        for rank in [2, 3] {
+            assert!(says(&faults, rank).unwrap().0.ends_with("x… (rank 1 says it in full)"));
+        }
+        let faults = [None, fault("disk full", false), fault("other", true), None];
         assert_eq!(says(&faults[..2], 0), Some(("rank 1 on host n1 failed: disk full".into(), false)));
     }
 }

@@ -27,6 +27,9 @@ pub(crate) enum RefitError {
     /// A list of ranks.
     #[error("--{side}-ranks {text:?}: {item:?} is no rank or range of ranks; write numbers and ranges such as 0-3,8")]
     RankList { side: &'static str, text: String, item: String },
+    /// A rank is listed twice.
+    #[error("--{side}-ranks {text:?} names rank {rank} twice; name every rank once")]
+    RankRepeated { side: &'static str, text: String, rank: Rank },
     /// A spec and its list of ranks differ in length.
     #[error("--{side} {spec:?} needs {needed} ranks and --{side}-ranks lists {listed}; list {needed}")]
     RankListLength { side: &'static str, spec: String, needed: u32, listed: usize },

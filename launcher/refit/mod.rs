@@ -19,7 +19,7 @@ mod verify;
 pub(crate) use arguments::Arguments;
 
 use crate::failure::{BAD_INPUT, Failure};
-use crossmesh::base::env;
+use crossmesh::base::{Rank, env};
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
 use crossmesh::execute::ExecuteError;
 use error::RefitError;
@@ -52,7 +52,9 @@ fn alone(error: RefitError) -> Failure {
     let bad_input = error.is_bad_input();
     let failure = failure(error);
     match env::text(env::RANK) {
-        Some(rank) if bad_input && rank != "0" => Failure::new(BAD_INPUT, consent::shortened(&failure.message())),
+        Some(rank) if bad_input && rank != "0" => {
+            Failure::new(BAD_INPUT, consent::shortened(&failure.message(), Rank(0)))
+        }
         _ => failure,
     }
 }

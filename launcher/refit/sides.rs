@@ -50,16 +50,12 @@ impl Request {
         }
         let asked = route;
         let route = route.with_environment()?;
-        if (arguments.route.is_some() && asked.kind != route.kind)
-            || (arguments.injection.is_some() && asked.injection != route.injection)
-        {
-            log::warn!(
-                "{} or {} overrides --route and --injection: {} route, {} injection",
-                env::ROUTE.name,
-                env::INJECTION.name,
-                route.kind,
-                route.injection
-            );
+        let overridden = (arguments.route.is_some() && asked.kind != route.kind)
+            || (arguments.injection.is_some() && asked.injection != route.injection);
+        // One rank speaks for all, which have the same arguments.
+        if overridden && env::text(env::RANK).is_none_or(|rank| rank == "0") {
+            let (kind, injection) = (route.kind, route.injection);
+            log::warn!("the environment overrides --route or --injection: route {kind}, injection {injection}");
         }
         check_environment()?;
         let memory = match arguments.memory.as_str() {
@@ -144,11 +140,10 @@ fn others(listed: &[Rank], count: u32) -> Vec<Rank> {
     (0..).map(Rank).filter(|rank| !listed.contains(rank)).take(count as usize).collect()
 }
 
-/// The ranks from the first to the last of a list without gaps or repetition.
+/// The first and the last of distinct ranks without gaps.
 fn span(listed: &[Rank]) -> Option<(Rank, Rank)> {
-    let ranks: BTreeSet<Rank> = listed.iter().copied().collect();
-    let (&first, &last) = (ranks.first()?, ranks.last()?);
-    (ranks.len() == listed.len() && last.index() - first.index() + 1 == listed.len()).then_some((first, last))
+    let (&first, &last) = (listed.iter().min()?, listed.iter().max()?);
+    (last.index() - first.index() + 1 == listed.len()).then_some((first, last))
 }
 
 impl SideRequest {
@@ -164,6 +159,10 @@ impl SideRequest {
         {
             let (needed, listed) = (spec.rank_count(), listed.len());
             return Err(RefitError::RankListLength { side: name, spec: text.to_string(), needed, listed });
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(&rank) = listed.iter().flatten().find(|&&rank| !seen.insert(rank)) {
+            return Err(RefitError::RankRepeated { side: name, text: list.unwrap_or_default().to_string(), rank });
         }
         Ok(Self { name, spec, text: text.to_string(), listed })
     }
@@ -274,7 +273,6 @@ mod tests {
         assert_eq!(starts(Some("4,3"), Some("0-2")), [3, 0]);
         assert_eq!(starts(Some("0,2"), Some("1,3,5")), [0u32; 0]);
         assert_eq!(starts(Some("0-1"), Some("1-3")), [0u32; 0]);
-        assert_eq!(starts(Some("0,0"), Some("1-3")), [0u32; 0]);
     }
 
     #[test]
@@ -292,6 +290,10 @@ mod tests {
             assert!(read_ranks("src", list).is_err(), "{list:?}");
         }
         assert!(matches!(request("tp=2", "tp=1", Some("0"), None), Err(RefitError::RankListLength { .. })));
+        assert!(matches!(
+            request("tp=2", "tp=1", Some("1,1"), None),
+            Err(RefitError::RankRepeated { side: "src", rank: Rank(1), .. })
+        ));
         assert!(read_rate("0GB").is_err() && read_rate("fast").is_err());
         assert_eq!(read_rate("50GB/s").unwrap(), 5e10);
     }
