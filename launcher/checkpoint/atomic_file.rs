@@ -1,56 +1,81 @@
-//! Files that appear when they are complete. In: a path, a size, a writer. Out: the file. Guarantee: contents and
-//! name are on disk when it returns; after an error nothing new is left in the folder and an earlier file of that
-//! name is as it was.
+//! Files that appear when they are complete. In: a path, a size, a writer. Out: a [`PendingFile`], which gets its
+//! name when it is placed. Guarantee: contents and name are on disk when placing returns; a file that is not placed,
+//! or cannot be, leaves nothing new in the folder and an earlier file of that name as it was.
 
 use super::error::WriteError;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
-use std::fs::{File, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// Small tensors are collected to writes of this size; larger ones pass by.
 const BUFFER: usize = 1 << 20;
 
-/// Writes a file of `bytes` bytes by `write` and puts it under `path`.
-pub(super) fn write_atomically(
-    path: &Path,
-    bytes: u64,
-    write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
-) -> Result<(), WriteError> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    place(path, folder, bytes, write).map_err(|source| WriteError::Io {
-        path: path.to_path_buf(),
-        needed: bytes,
-        free: free_bytes(folder),
-        source,
-    })
+/// A complete file on disk that does not have its name yet; dropped, it is gone.
+#[derive(Debug)]
+#[must_use = "a file that is not placed is removed"]
+pub(crate) struct PendingFile {
+    temporary: NamedTempFile,
+    path: PathBuf,
 }
 
-fn place(
-    path: &Path,
+impl PendingFile {
+    /// Writes a file of `bytes` bytes by `write`, to be placed at `path`.
+    pub(crate) fn write(
+        path: &Path,
+        bytes: u64,
+        write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> Result<Self, WriteError> {
+        let folder = folder_of(path);
+        match write_temporary(folder, bytes, write) {
+            Ok(temporary) => Ok(Self { temporary, path: path.to_path_buf() }),
+            Err(source) if is_full(&source) => {
+                Err(WriteError::Full { path: path.to_path_buf(), needed: bytes, free: free_bytes(folder), source })
+            }
+            Err(source) => Err(WriteError::Io { path: path.to_path_buf(), source }),
+        }
+    }
+
+    /// Gives the file its name, in place of an earlier file.
+    pub(crate) fn place(self) -> Result<(), WriteError> {
+        let Self { temporary, path } = self;
+        let placed = temporary.persist(&path).map_err(|failed| failed.error);
+        let synced = placed.and_then(|_| File::open(folder_of(&path))?.sync_all());
+        synced.map_err(|source| WriteError::Io { path, source })
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether the file system, or this user's part of it, has no room.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn write_temporary(
     folder: &Path,
     bytes: u64,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
-) -> io::Result<()> {
-    // Dropped on every error below, which removes it. The mode is what the process's mask leaves of 0666.
-    let temporary = tempfile::Builder::new()
-        .prefix(".crossmesh-")
-        .suffix(".part")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
+) -> io::Result<NamedTempFile> {
+    // Dropped on every error below, which removes it. The mode is what the process's mask leaves of it. Opened here,
+    // since tempfile would put the temporary name into its errors, where it says nothing and differs between ranks.
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(path);
+    let temporary = tempfile::Builder::new().prefix(".crossmesh-").suffix(".part").make_in(folder, open)?;
     reserve(temporary.as_file(), folder, bytes)?;
     let mut writer = BufWriter::with_capacity(BUFFER, temporary.as_file());
     write(&mut writer)?;
     writer.flush()?;
     drop(writer);
     temporary.as_file().sync_all()?;
-    temporary.persist(path).map_err(|failed| failed.error)?;
-    File::open(folder)?.sync_all()
+    Ok(temporary)
 }
 
 /// Takes the space up front, so that a full disk shows before gigabytes are written. The free space is looked at

@@ -68,14 +68,6 @@ pub(crate) enum CheckpointError {
     },
     #[error("tensor {tensor:?} of {}: shape {shape:?} of {dtype} takes more than 2^64 bytes", path.display())]
     DescriptionSize { path: PathBuf, tensor: String, shape: Vec<u64>, dtype: Dtype },
-    #[error("{} is no layout file", path.display())]
-    LayoutFile {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("layout file {} has version {found}; this program reads version {allowed}", path.display())]
-    LayoutFileVersion { path: PathBuf, found: u32, allowed: u32 },
 }
 
 /// Bytes that are no safetensors file. Offsets count from the end of the header, as in the format.
@@ -142,11 +134,17 @@ pub(crate) enum WriteError {
         human(*needed),
         free.map_or("unknown space is".to_string(), |free| format!("{} are", human(free)))
     )]
-    Io {
+    Full {
         path: PathBuf,
         needed: u64,
         /// Free bytes of its file system, where that can be found out.
         free: Option<u64>,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write {}", path.display())]
+    Io {
+        path: PathBuf,
         #[source]
         source: io::Error,
     },

@@ -2,8 +2,8 @@
 //! enough to put the shards together again without this program: the global shape of every tensor, its mesh and
 //! placements, and the intervals of every dimension that the rank holds, in storage order.
 
-use super::atomic_file::write_atomically;
-use super::error::{CheckpointError, WriteError};
+use super::atomic_file::PendingFile;
+use super::error::WriteError;
 use crossmesh::base::Rank;
 use crossmesh::layout::{Dtype, Interval, Layout, Mesh, Placement};
 use serde::{Deserialize, Serialize};
@@ -70,26 +70,12 @@ impl LayoutFile {
         Some(file)
     }
 
-    /// Writes the file to `path`.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), WriteError> {
+    /// Writes the file, to be placed at `path`.
+    pub(crate) fn prepare(&self, path: &Path) -> Result<PendingFile, WriteError> {
         let mut text =
             serde_json::to_vec_pretty(self).map_err(|source| WriteError::Json { path: path.to_path_buf(), source })?;
         text.push(b'\n');
-        write_atomically(path, text.len() as u64, |file| file.write_all(&text))
-    }
-
-    /// Reads the file at `path`.
-    pub(crate) fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let owned = || path.to_path_buf();
-        let text =
-            std::fs::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
-        let file: Self =
-            serde_json::from_slice(&text).map_err(|source| CheckpointError::LayoutFile { path: owned(), source })?;
-        if file.version != VERSION {
-            let (found, allowed) = (file.version, VERSION);
-            return Err(CheckpointError::LayoutFileVersion { path: owned(), found, allowed });
-        }
-        Ok(file)
+        PendingFile::write(path, text.len() as u64, |file| file.write_all(&text))
     }
 }
 
@@ -118,14 +104,9 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank1.layout.json");
-        file.write(&path).unwrap();
-        assert_eq!(LayoutFile::read(&path).unwrap(), file);
+        file.prepare(&path).unwrap().place().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(serde_json::from_str::<LayoutFile>(&text).unwrap(), file);
         assert!(text.contains("\"Replicate\"") && text.contains("\"dtype\": \"BF16\""), "{text}");
-        std::fs::write(&path, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
-        assert!(matches!(LayoutFile::read(&path), Err(CheckpointError::LayoutFileVersion { found: 2, .. })));
-        std::fs::write(&path, "{}").unwrap();
-        assert!(matches!(LayoutFile::read(&path), Err(CheckpointError::LayoutFile { .. })));
-        assert!(matches!(LayoutFile::read(folder.path()), Err(CheckpointError::Io { .. })));
     }
 }

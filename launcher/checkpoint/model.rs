@@ -29,6 +29,7 @@ pub(crate) struct TensorSource {
 
 impl TensorSource {
     /// Bytes of the whole tensor.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         // Checked when the model was opened; a zero extent may stand beside extents whose product overflows.
         if self.shape.contains(&0) { 0 } else { self.shape.iter().product::<u64>() * self.dtype.bytes() }
@@ -106,6 +107,7 @@ impl Model {
     }
 
     /// Bytes of all tensors; `None` when they do not fit 64 bits.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(tensor.bytes()))
     }

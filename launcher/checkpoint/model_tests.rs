@@ -3,7 +3,7 @@
 
 use super::super::error::RegionError;
 use super::super::region::Region;
-use super::super::shard_file::{ShardTensor, write_shards};
+use super::super::shard_file::{ShardTensor, prepare_shards};
 use super::super::synthetic::synthesise;
 use super::*;
 use crossmesh::base::Rank;
@@ -23,7 +23,7 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
         shape,
         bytes,
     });
-    write_shards(path, tensors, &BTreeMap::new()).unwrap();
+    prepare_shards(path, tensors, &BTreeMap::new()).unwrap().place().unwrap();
 }
 
 fn contents(name: &str, shape: &[u64], element: u64) -> Vec<u8> {
@@ -194,7 +194,7 @@ proptest! {
         let whole = contents("w", &shape, element.bytes());
         let folder = tempfile::tempdir().unwrap();
         let tensor = ShardTensor { name: "w", dtype: element, shape: &shape, bytes: &whole };
-        write_shards(&folder.path().join("m.safetensors"), [tensor], &BTreeMap::new()).unwrap();
+        prepare_shards(&folder.path().join("m.safetensors"), [tensor], &BTreeMap::new()).unwrap().place().unwrap();
         let file = Model::open(folder.path()).unwrap();
         let synthetic = describe(folder.path(), &format!(r#"{{"w":{{"shape":{shape:?},"dtype":"{element}"}}}}"#)).unwrap();
         let region = Region { lo: &lo, extent: &extent };

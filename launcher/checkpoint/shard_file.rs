@@ -2,7 +2,7 @@
 //! [`Header::parse`](super::header::Header::parse) accepts, with every tensor aligned to its element; nothing is
 //! copied as a whole.
 
-use super::atomic_file::write_atomically;
+use super::atomic_file::PendingFile;
 use super::error::WriteError;
 use super::header::{LENGTH_BYTES, MAX_HEADER_BYTES, METADATA_KEY, tensor_bytes};
 use crossmesh::layout::Dtype;
@@ -35,18 +35,18 @@ enum HeaderValue<'a> {
     Tensor(EntryText<'a>),
 }
 
-/// Writes `tensors` and `metadata` to `path`, replacing a file of that name once the new one is complete.
-pub(crate) fn write_shards<'a>(
+/// Writes `tensors` and `metadata` to a file, to be placed at `path`.
+pub(crate) fn prepare_shards<'a>(
     path: &Path,
     tensors: impl IntoIterator<Item = ShardTensor<'a>>,
     metadata: &BTreeMap<String, String>,
-) -> Result<(), WriteError> {
+) -> Result<PendingFile, WriteError> {
     let mut tensors: Vec<ShardTensor<'a>> = tensors.into_iter().collect();
     // The largest elements first: the data starts at a multiple of 8 bytes, so all lie on multiples of their size.
     tensors.sort_by(|one, two| (two.dtype.bytes(), one.name).cmp(&(one.dtype.bytes(), two.name)));
     let header = header_bytes(path, &tensors, metadata)?;
     let data: u64 = tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    write_atomically(path, LENGTH_BYTES + header.len() as u64 + data, |file| {
+    PendingFile::write(path, LENGTH_BYTES + header.len() as u64 + data, |file| {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         tensors.iter().try_for_each(|tensor| file.write_all(tensor.bytes))

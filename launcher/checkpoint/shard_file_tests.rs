@@ -4,6 +4,7 @@
 use super::super::header::Header;
 use super::super::mapped::MappedFile;
 use super::*;
+use crate::failure::Failure;
 use safetensors::SafeTensors;
 use std::fs;
 
@@ -27,7 +28,9 @@ fn the_crate_reads_it_back() {
         ShardTensor { name: "fp8", dtype: Dtype::F8E4M3, shape: &[1, 5], bytes: &[4; 5] },
     ];
     let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-    write_shards(&path, tensors, &metadata).unwrap();
+    let pending = prepare_shards(&path, tensors, &metadata).unwrap();
+    assert!(!path.exists());
+    pending.place().unwrap();
     let bytes = fs::read(&path).unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
     assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
@@ -43,7 +46,7 @@ fn the_crate_reads_it_back() {
     for tensor in Header::parse(&bytes).unwrap().tensors {
         assert_eq!(tensor.range.start % tensor.dtype.bytes(), 0, "{}", tensor.name);
     }
-    write_shards(&path, [], &BTreeMap::new()).unwrap();
+    prepare_shards(&path, [], &BTreeMap::new()).unwrap().place().unwrap();
     assert_eq!(SafeTensors::deserialize(&fs::read(&path).unwrap()).unwrap().len(), 0);
     assert_eq!(entries(folder.path()), ["rank0.safetensors"]);
 }
@@ -54,15 +57,35 @@ fn bad_tensors_write_nothing() {
     let path = folder.path().join("x.safetensors");
     let tensor = |bytes| ShardTensor { name: "a", dtype: Dtype::U8, shape: &[2], bytes };
     let fail =
-        |tensors: &[ShardTensor<'_>]| write_shards(&path, tensors.iter().copied(), &BTreeMap::new()).unwrap_err();
+        |tensors: &[ShardTensor<'_>]| prepare_shards(&path, tensors.iter().copied(), &BTreeMap::new()).unwrap_err();
     assert!(matches!(fail(&[tensor(&[1])]), WriteError::SizeMismatch { given: 1, needed: 2, .. }));
     assert!(matches!(fail(&[tensor(&[1, 2]), tensor(&[1, 2])]), WriteError::DuplicateTensor { .. }));
     let reserved = ShardTensor { name: "__metadata__", ..tensor(&[1, 2]) };
     assert!(matches!(fail(&[reserved]), WriteError::ReservedName { .. }));
     let missing = folder.path().join("missing/x.safetensors");
-    let error = write_shards(&missing, [tensor(&[1, 2])], &BTreeMap::new()).unwrap_err();
-    assert!(matches!(error, WriteError::Io { needed: 66, free: None, .. }), "{error:?}");
+    let error = prepare_shards(&missing, [tensor(&[1, 2])], &BTreeMap::new()).unwrap_err();
+    assert!(matches!(error, WriteError::Io { .. }), "{error:?}");
+    assert!(
+        Failure::new(1, error).message().ends_with("missing/x.safetensors: No such file or directory (os error 2)")
+    );
     assert_eq!(entries(folder.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_not_placed_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    fs::write(&path, "earlier").unwrap();
+    let tensor = ShardTensor { name: "a", dtype: Dtype::U8, shape: &[2], bytes: &[1, 2] };
+    drop(prepare_shards(&path, [tensor], &BTreeMap::new()).unwrap());
+    assert_eq!(entries(folder.path()), ["x.safetensors"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "earlier");
+    // A folder of that name is not replaced.
+    let taken = folder.path().join("taken");
+    fs::create_dir(&taken).unwrap();
+    let error = prepare_shards(&taken, [tensor], &BTreeMap::new()).unwrap().place().unwrap_err();
+    assert!(matches!(error, WriteError::Io { .. }), "{error:?}");
+    assert_eq!(entries(folder.path()), ["taken", "x.safetensors"]);
 }
 
 /// A tensor larger than the file system, as a file with one long hole.
@@ -81,8 +104,8 @@ fn a_full_disk_is_an_error_that_leaves_nothing() {
     }
     let hole = MappedFile::open(&hole).unwrap();
     let tensor = ShardTensor { name: "w", dtype: Dtype::U8, shape: &[size], bytes: hole.bytes() };
-    let error = write_shards(&path, [tensor], &BTreeMap::new()).unwrap_err();
-    let WriteError::Io { needed, free: Some(free), source, .. } = &error else { panic!("{error:?}") };
+    let error = prepare_shards(&path, [tensor], &BTreeMap::new()).unwrap_err();
+    let WriteError::Full { needed, free: Some(free), source, .. } = &error else { panic!("{error:?}") };
     assert!(*needed > size && *free < size, "{error}");
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull, "{source}");
     assert!(error.to_string().contains("x.safetensors"), "{error}");

@@ -7,43 +7,46 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     /// A .safetensors file, a folder with a checkpoint and its index, or a *.model.json whose contents are synthesised
     pub(crate) model: PathBuf,
-    /// Layout of the source ranks, such as tp=4 or tp=2,dp=2; the leftmost axis varies fastest
+    /// Layout of the source ranks, such as tp=4, tp=2,dp=2 or tp=2,ep=4: tensor-parallel (tp), expert-parallel (ep) and
+    /// data-parallel (dp, replicas) sizes; their product is the number of ranks, the leftmost axis varies fastest
     #[arg(long, value_name = "SPEC")]
     pub(crate) src: String,
-    /// Layout of the destination ranks
+    /// Layout of the destination ranks, in the same form
     #[arg(long, value_name = "SPEC")]
     pub(crate) dst: String,
-    /// Source ranks in mesh order, such as 0-3,8 [default: the first role, else the first ranks]
+    /// Source ranks in mesh order, such as 0-3,8 [default: the first role, else the first ranks that --dst-ranks leaves]
     #[arg(long, value_name = "LIST")]
     pub(crate) src_ranks: Option<String>,
-    /// Destination ranks in mesh order [default: the second role, else the ranks behind the source ranks]
+    /// Destination ranks in mesh order [default: the second role, else the first ranks that are no source]
     #[arg(long, value_name = "LIST")]
     pub(crate) dst_ranks: Option<String>,
-    /// hierarchical, flat or gather-broadcast [default: hierarchical, or CROSSMESH_ROUTE]
+    /// How bytes travel: hierarchical, flat or gather-broadcast; CROSSMESH_ROUTE overrides it [default: hierarchical]
     #[arg(long, value_name = "ROUTE")]
     pub(crate) route: Option<String>,
-    /// Which source replicas inject: striped or single [default: striped, or CROSSMESH_INJECTION]
+    /// Which replicas of a source send: striped (all, a part each) or single; CROSSMESH_INJECTION overrides it
+    /// [default: striped]
     #[arg(long, value_name = "HOW")]
     pub(crate) injection: Option<String>,
-    /// Rules file that overrides how tensors are sharded by name
+    /// TOML file of [[rule]] tables that decide how tensors are sharded by name, before the built-in rules
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
-    /// Bytes per second of one NIC and direction, such as 50GB, for the bound [default: measured]
+    /// Bytes per second of one network card and direction, such as 50GB, for the data-movement bound
+    /// [default: measured]
     #[arg(long, value_name = "RATE")]
     pub(crate) nic_rate: Option<String>,
     /// Memory that tensors live in: shared (allocated by crossmesh) or private
     #[arg(long, value_name = "KIND", default_value = "shared")]
     pub(crate) memory: String,
-    /// Times to run the transfer
+    /// Times to run the transfer; the time shown is the median
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) repeat: u32,
-    /// Compare every byte that arrived with the model, and digests between both sides
+    /// After the last run, compare every byte that arrived with the model, and digests between both sides
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Write every destination rank's shards to this folder
+    /// Write every destination rank's shards to this folder, as rank-N.safetensors and rank-N.layout.json
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write the results as JSON to this file, - for standard output
+    /// Write the results as JSON to this file; - writes them to standard output in one line, in place of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -3,7 +3,9 @@
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::SizeError;
+use crossmesh::base::env::EnvError;
 use crossmesh::comm::CommError;
+use crossmesh::execute::ExecuteError;
 use crossmesh::layout::content_digest::DigestError;
 use crossmesh::layout::parallel::{ParallelError, RulesError};
 use crossmesh::layout::{Dtype, LayoutError};
@@ -25,6 +27,9 @@ pub(crate) enum RefitError {
     /// A list of ranks.
     #[error("--{side}-ranks {text:?}: {item:?} is no rank or range of ranks; write numbers and ranges such as 0-3,8")]
     RankList { side: &'static str, text: String, item: String },
+    /// A rank is listed twice.
+    #[error("--{side}-ranks {text:?} names rank {rank} twice; name every rank once")]
+    RankRepeated { side: &'static str, text: String, rank: Rank },
     /// A spec and its list of ranks differ in length.
     #[error("--{side} {spec:?} needs {needed} ranks and --{side}-ranks lists {listed}; list {needed}")]
     RankListLength { side: &'static str, spec: String, needed: u32, listed: usize },
@@ -85,19 +90,43 @@ pub(crate) enum RefitError {
     /// A tensor arrived wrong.
     #[error("tensor {tensor:?} ({dtype}) arrived wrong on rank {rank}: {what}")]
     Wrong { tensor: String, dtype: Dtype, rank: Rank, what: String },
-    /// Other ranks found wrong bytes.
-    #[error("verification failed on rank {rank}: {message}")]
-    WrongElsewhere { rank: Rank, message: String },
+    /// Digests of another rank.
+    #[error("rank {rank} sent digests that cannot be read; all ranks must run the same version")]
+    Digests {
+        rank: Rank,
+        #[source]
+        source: serde_json::Error,
+    },
     /// Shard files.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The results file.
-    #[error("cannot write {path:?}")]
-    Json {
+    /// A place to write to, found out before anything moved.
+    #[error("--{option}")]
+    Target {
+        option: &'static str,
+        #[source]
+        source: WriteError,
+    },
+    /// The folder for shard files.
+    #[error("--out {path:?} cannot be used as a folder; name a folder, or a path where one can be made")]
+    Folder {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
+    /// Results that cannot be written to an open stream.
+    #[error("cannot write the results to {path}")]
+    Stream {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// An environment variable.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// What the ranks found out together; every rank has such an error.
+    #[error("{message}")]
+    Agreed { message: String, bad_input: bool },
     /// Ranks, links, transfer.
     #[error(transparent)]
     Comm(#[from] CommError),
@@ -106,9 +135,27 @@ pub(crate) enum RefitError {
 impl RefitError {
     /// Whether the user can cure it by another call.
     pub(crate) fn is_bad_input(&self) -> bool {
-        !matches!(
+        match self {
+            Self::Agreed { bad_input, .. } => *bad_input,
+            Self::Comm(CommError::Env(_) | CommError::Topology(_)) => true,
+            Self::Comm(CommError::Execute(cause)) => matches!(
+                cause,
+                ExecuteError::Env(_) | ExecuteError::Staging { .. } | ExecuteError::OptionsDiffer { .. }
+            ),
+            Self::Wrong { .. } | Self::Comm(_) | Self::Write(_) | Self::Stream { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// Whether no rank can be reached any more: the job was aborted, or the control connections failed.
+    pub(crate) fn ends_the_job(&self) -> bool {
+        matches!(
             self,
-            Self::Wrong { .. } | Self::WrongElsewhere { .. } | Self::Comm(_) | Self::Write(_) | Self::Json { .. }
+            Self::Comm(
+                CommError::Aborted(_)
+                    | CommError::Bootstrap(_)
+                    | CommError::Execute(ExecuteError::Aborted(_) | ExecuteError::Bootstrap(_))
+            )
         )
     }
 }

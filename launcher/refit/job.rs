@@ -2,6 +2,7 @@
 //! collective step is reached by every rank, or the job is aborted.
 
 use super::Arguments;
+use super::consent::agree;
 use super::error::RefitError;
 use super::progress_bar;
 use super::report::{NicRate, RankRow, Results, spread};
@@ -13,6 +14,7 @@ use crate::checkpoint::Model;
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
 use crossmesh::plan::Manifest;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,34 +32,31 @@ struct Job<'a> {
 
 /// Runs the job.
 pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request) -> Result<(), RefitError> {
-    let job = Job::new(world, arguments, request)?;
+    let job = agree(world, Job::new(world, arguments, request), deadline()?)?;
     let mut buffers = Buffers::new(&job.manifest);
     job.source.give(&mut buffers, Side::Source);
     job.destination.give(&mut buffers, Side::Destination);
     let options = ReshardOptions { route: request.route };
-    let mut transfer = world.reshard_init(&job.manifest, &buffers, options, deadline()?)?;
+    let prepared = world.reshard_init(&job.manifest, &buffers, options, deadline()?);
+    let mut transfer = agree(world, prepared.map_err(RefitError::from), deadline()?)?;
     let report = transfer.report().clone();
-    let rate = job.nic_rate(&report)?;
     let seconds = job.transfer(&mut transfer)?;
+    // The measurement takes staging memory too.
     drop(transfer);
-    let verified = arguments.verify.then(|| job.verify()).transpose()?;
+    let rate = job.nic_rate(&report)?;
+    if arguments.verify {
+        job.verify()?;
+    }
     if let Some(folder) = &arguments.out {
-        let holds = job.destination.tensors.iter().any(Option::is_some);
-        let written = if holds { output::write(folder, &job.manifest, world.rank(), &job.destination) } else { Ok(()) };
-        written?;
+        job.write(folder)?;
     }
-    let results = job.results(&report, rate, &seconds, verified.map(|()| true))?;
-    world.barrier(deadline()?)?;
-    if world.rank() == Rank(0) {
-        if arguments.json.as_deref().is_none_or(|path| path.as_os_str() != "-") {
-            print!("{}", results.table());
-        }
-        if let Some(path) = &arguments.json {
-            results.write_json(path)?;
-        }
-    }
-    Ok(())
+    let results = job.results(&report, rate, &seconds)?;
+    let shown = if world.rank() == SPEAKER { output::publish(&results, arguments.json.as_deref()) } else { Ok(()) };
+    agree(world, shown, deadline()?)
 }
+
+/// The rank that writes the results.
+const SPEAKER: Rank = Rank(0);
 
 fn deadline() -> Result<Deadline, RefitError> {
     Ok(Communicator::default_deadline()?)
@@ -70,6 +69,16 @@ impl<'a> Job<'a> {
         let rules = shards::rules(arguments.rules.as_deref())?;
         let (manifest, unknown) = shards::manifest(&model, &rules, request, &sources, &destinations)?;
         let manifest = Arc::new(manifest);
+        if let Some(folder) = &arguments.out
+            && destinations.contains(&world.rank())
+        {
+            output::try_folder(folder)?;
+        }
+        if let Some(path) = &arguments.json
+            && world.rank() == SPEAKER
+        {
+            output::try_results(path)?;
+        }
         let allocate = |side| SideMemory::allocate(&manifest, world.rank(), side, request.memory);
         let (source, destination) = (allocate(Side::Source)?, allocate(Side::Destination)?);
         shards::fill(&model, &manifest, world.rank(), &source)?;
@@ -96,7 +105,7 @@ impl<'a> Job<'a> {
 
     /// Runs the transfer as often as asked; seconds of this rank.
     fn transfer(&self, transfer: &mut Reshard) -> Result<Vec<f64>, RefitError> {
-        let mut seconds = Vec::with_capacity(self.arguments.repeat as usize);
+        let mut seconds = Vec::new();
         for _ in 0..self.arguments.repeat {
             if self.arguments.verify {
                 self.destination.buffer.write().map_err(CommError::from)?.fill(verify::POISON);
@@ -112,20 +121,24 @@ impl<'a> Job<'a> {
 
     fn verify(&self) -> Result<(), RefitError> {
         let held = |memory| Held { memory, rank: self.world.rank() };
-        let promised = verify::promised(&self.manifest, self.world.size(), &held(&self.source))?;
-        let expected = verify::expected(self.world, &promised, deadline()?)?;
-        let mine = verify::check(&self.model, &self.manifest, &held(&self.destination), &expected);
-        verify::agree(self.world, mine, deadline()?)
+        let promised = verify::promised(&self.manifest, self.world.size(), &held(&self.source));
+        let promised = agree(self.world, promised, deadline()?)?;
+        let all = self.world.allgather(&verify::encode(&promised), deadline()?)?;
+        let expected = verify::expected(self.world.rank(), &all);
+        let mine = expected
+            .and_then(|expected| verify::check(&self.model, &self.manifest, &held(&self.destination), &expected));
+        agree(self.world, mine, deadline()?)
+    }
+
+    /// Writes all ranks' shards, or none.
+    fn write(&self, folder: &Path) -> Result<(), RefitError> {
+        let files = output::prepare(folder, &self.manifest, self.world.rank(), &self.destination);
+        let files = agree(self.world, files, deadline()?)?;
+        agree(self.world, output::place(files), deadline()?)
     }
 
     /// Joins all ranks' numbers; the time of a run is that of its slowest rank.
-    fn results(
-        &self,
-        report: &Report,
-        rate: NicRate,
-        seconds: &[f64],
-        verified: Option<bool>,
-    ) -> Result<Results, RefitError> {
+    fn results(&self, report: &Report, rate: NicRate, seconds: &[f64]) -> Result<Results, RefitError> {
         let mine = serde_json::to_vec(&(seconds, report.staging_bytes)).unwrap_or_default();
         let all = self.world.allgather(&mine, deadline()?)?;
         let all: Vec<(Vec<f64>, u64)> =
@@ -170,7 +183,7 @@ impl<'a> Job<'a> {
             chunk_bytes: report.chunk_bytes,
             flows: report.flows,
             plan_seconds: report.plan_time.as_secs_f64(),
-            verified,
+            verified: self.arguments.verify.then_some(true),
             ranks: self.world.size(),
             replicated_unknown: self.unknown.clone(),
             per_rank: per_rank.collect(),

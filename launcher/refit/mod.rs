@@ -1,10 +1,11 @@
 //! `crossmesh refit`: the weights of a model cross from one layout to another.
 //!
 //! In: a model on disk, two parallel specs. Out: destination ranks hold their shards, a table, JSON, shard files.
-//! Guarantee: every rank runs the same steps; a fault on one ends all with one cause; with `--verify` every byte was
-//! compared.
+//! Guarantee: every rank runs the same steps; a fault on one ends all with one cause and one exit code; with
+//! `--verify` every byte was compared.
 
 mod arguments;
+mod consent;
 mod error;
 mod job;
 mod nic_rate;
@@ -18,7 +19,9 @@ mod verify;
 pub(crate) use arguments::Arguments;
 
 use crate::failure::{BAD_INPUT, Failure};
+use crossmesh::base::{Rank, env};
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
+use crossmesh::execute::ExecuteError;
 use error::RefitError;
 use sides::Request;
 use std::process::ExitCode;
@@ -28,29 +31,57 @@ const FAILED: u8 = 1;
 
 /// Runs the job on this rank.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let request = Request::parse(arguments).map_err(|error| Failure::new(BAD_INPUT, error))?;
-    let mut options = WorldOptions::from_environment().map_err(|error| Failure::new(BAD_INPUT, error))?;
+    let request = Request::parse(arguments).map_err(alone)?;
+    let mut options = WorldOptions::from_environment().map_err(|error| alone(error.into()))?;
     if options.side_starts.is_empty() {
         options.side_starts = request.side_starts();
     }
-    let world = Communicator::world(&options).map_err(|error| Failure::new(FAILED, error))?;
+    let world = Communicator::world(&options).map_err(|error| alone(error.into()))?;
     match job::run(&world, arguments, &request) {
         Ok(()) => {
-            let deadline = Communicator::default_deadline().map_err(|error| Failure::new(BAD_INPUT, error))?;
+            let deadline = Communicator::default_deadline().map_err(|error| alone(error.into()))?;
             world.finalize(deadline).map_err(|error| Failure::new(FAILED, error))?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) => Err(give_up(&world, error)),
+        Err(error) => Err(give_up(world, error)),
     }
 }
 
-/// Ends the job on all ranks with the first cause.
-fn give_up(world: &Communicator, error: RefitError) -> Failure {
-    if let RefitError::Comm(CommError::Aborted(_)) = &error {
-        return Failure::new(FAILED, error);
+/// A fault before the ranks are together. All ranks are given the same arguments: rank 0 speaks at length.
+fn alone(error: RefitError) -> Failure {
+    let bad_input = error.is_bad_input();
+    let failure = failure(error);
+    match env::text(env::RANK) {
+        Some(rank) if bad_input && rank != "0" => {
+            Failure::new(BAD_INPUT, consent::shortened(&failure.message(), Rank(0)))
+        }
+        _ => failure,
     }
-    let code = if error.is_bad_input() { BAD_INPUT } else { FAILED };
-    let failure = Failure::new(code, error);
-    let first = world.abort("refit", &failure.message());
-    if first.rank == world.rank() { failure } else { Failure::new(FAILED, first.to_string()) }
+}
+
+fn failure(error: RefitError) -> Failure {
+    Failure::new(if error.is_bad_input() { BAD_INPUT } else { FAILED }, error)
+}
+
+/// Ends the job on all ranks with the first cause.
+fn give_up(world: Communicator, error: RefitError) -> Failure {
+    match error {
+        // All ranks know, so they can part in order; that one of them cannot changes nothing.
+        RefitError::Agreed { .. } => {
+            if let Ok(deadline) = Communicator::default_deadline()
+                && let Err(error) = world.finalize(deadline)
+            {
+                log::debug!("the job could not be ended in order: {error}");
+            }
+            failure(error)
+        }
+        RefitError::Comm(CommError::Aborted(cause) | CommError::Execute(ExecuteError::Aborted(cause))) => {
+            Failure::new(FAILED, cause.to_string())
+        }
+        error => {
+            let failure = failure(error);
+            let first = world.abort("refit", &format!("failed: {}", failure.message()));
+            if first.rank == world.rank() { failure } else { Failure::new(FAILED, first.to_string()) }
+        }
+    }
 }

@@ -1,22 +1,59 @@
-//! Shards on disk. In: a folder, this rank's destinations. Out: `rank-N.safetensors` and `rank-N.layout.json`.
-//! Guarantee: files appear whole or not at all.
+//! What a refit leaves. In: destinations, results, where to. Out: `rank-N.safetensors` and `rank-N.layout.json` of
+//! every destination rank, the table, the results as JSON. Guarantee: files appear whole or not at all, and no rank's
+//! shards before all ranks' are on disk; places that cannot be written to are found out before anything moves.
 
 use super::error::RefitError;
+use super::report::Results;
 use super::shards::SideMemory;
-use crate::checkpoint::{CheckpointError, LayoutFile, ShardTensor, write_shards};
+use crate::checkpoint::{LayoutFile, PendingFile, ShardTensor, WriteError, prepare_shards};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::plan::Manifest;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
-/// Writes this rank's shards.
-pub(super) fn write(folder: &Path, manifest: &Manifest, rank: Rank, memory: &SideMemory) -> Result<(), RefitError> {
-    let made = std::fs::create_dir_all(folder);
-    made.map_err(|source| CheckpointError::Io { action: "create", path: folder.to_path_buf(), source })?;
-    let bytes = memory.buffer.read().map_err(CommError::from)?;
+/// Stands for standard output.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Makes the folder for shards and finds out whether files can be made there.
+pub(super) fn try_folder(folder: &Path) -> Result<(), RefitError> {
+    std::fs::create_dir_all(folder).map_err(|source| RefitError::Folder { path: folder.to_path_buf(), source })?;
+    try_file("out", &folder.join("rank"))
+}
+
+/// Finds out whether the results can be written.
+pub(super) fn try_results(path: &Path) -> Result<(), RefitError> {
+    match target(path) {
+        Target::File(path) if path.is_dir() => {
+            let source = WriteError::Io { path, source: ErrorKind::IsADirectory.into() };
+            Err(RefitError::Target { option: "json", source })
+        }
+        Target::File(path) => try_file("json", &path),
+        Target::StandardOutput | Target::Open(_) => Ok(()),
+    }
+}
+
+fn try_file(option: &'static str, path: &Path) -> Result<(), RefitError> {
+    let tried = PendingFile::write(path, 0, |_| Ok(()));
+    tried.map(drop).map_err(|source| RefitError::Target { option, source })
+}
+
+/// Writes this rank's shards under no name yet.
+pub(super) fn prepare(
+    folder: &Path,
+    manifest: &Manifest,
+    rank: Rank,
+    memory: &SideMemory,
+) -> Result<Vec<PendingFile>, RefitError> {
     let held =
         || manifest.tensors().iter().zip(&memory.tensors).filter_map(|(tensor, place)| Some((tensor, place.as_ref()?)));
+    let layouts = held().map(|(tensor, _)| (tensor.name.as_str(), &*tensor.destination));
+    let Some(layout_file) = LayoutFile::new(rank, layouts) else { return Ok(Vec::new()) };
+    if held().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let bytes = memory.buffer.read().map_err(CommError::from)?;
     let tensors = held().map(|(tensor, (offset, shape))| ShardTensor {
         name: &tensor.name,
         dtype: tensor.destination.dtype(),
@@ -24,10 +61,63 @@ pub(super) fn write(folder: &Path, manifest: &Manifest, rank: Rank, memory: &Sid
         bytes: &bytes[*offset as usize..][..tensor.destination.local_bytes(rank) as usize],
     });
     let metadata = BTreeMap::from([("rank".to_string(), rank.to_string()), ("format".to_string(), "crossmesh".into())]);
-    write_shards(&folder.join(format!("rank-{:05}.safetensors", rank.0)), tensors, &metadata)?;
-    let layouts = held().map(|(tensor, _)| (tensor.name.as_str(), &*tensor.destination));
-    if let Some(file) = LayoutFile::new(rank, layouts) {
-        file.write(&folder.join(format!("rank-{:05}.layout.json", rank.0)))?;
+    let name = |kind: &str| folder.join(format!("rank-{:05}.{kind}", rank.0));
+    let shards = prepare_shards(&name("safetensors"), tensors, &metadata)?;
+    Ok(vec![shards, layout_file.prepare(&name("layout.json"))?])
+}
+
+/// Gives this rank's shards their names.
+pub(super) fn place(files: Vec<PendingFile>) -> Result<(), RefitError> {
+    files.into_iter().try_for_each(|file| Ok(file.place()?))
+}
+
+/// Prints the table, unless standard output is for the JSON, and writes the JSON.
+pub(super) fn publish(results: &Results, json: Option<&Path>) -> Result<(), RefitError> {
+    match json.map(target) {
+        Some(Target::StandardOutput) => return print(&results.json_line()),
+        Some(Target::File(path)) => {
+            let text = results.json();
+            let write = |file: &mut dyn Write| file.write_all(text.as_bytes());
+            PendingFile::write(&path, text.len() as u64, |file| write(file))?.place()?;
+        }
+        Some(Target::Open(path)) => {
+            let opened = std::fs::OpenOptions::new().append(true).open(&path);
+            opened
+                .and_then(|mut file| file.write_all(results.json().as_bytes()))
+                .map_err(|source| RefitError::Stream { path: path.display().to_string(), source })?;
+        }
+        None => {}
     }
-    Ok(())
+    print(&results.table())
+}
+
+/// Writes to standard output; a reader that has seen enough is no fault.
+fn print(text: &str) -> Result<(), RefitError> {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            Err(RefitError::Stream { path: "standard output".into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a path for results is.
+enum Target {
+    StandardOutput,
+    /// A file that is replaced as a whole, with links followed.
+    File(PathBuf),
+    /// A device or pipe, which is written to as it is.
+    Open(PathBuf),
+}
+
+fn target(path: &Path) -> Target {
+    if path.as_os_str() == STANDARD_OUTPUT {
+        return Target::StandardOutput;
+    }
+    match std::fs::metadata(path) {
+        Ok(facts) if !facts.is_file() && !facts.is_dir() => Target::Open(path.to_path_buf()),
+        Ok(_) => Target::File(path.canonicalize().unwrap_or_else(|_| path.to_path_buf())),
+        Err(_) => Target::File(path.to_path_buf()),
+    }
 }

@@ -1,12 +1,13 @@
 //! Results. In: what a transfer moved and how long it took. Out: a table for people, JSON for scripts. Guarantee:
 //! the same numbers in both.
 
-use super::error::RefitError;
 use crossmesh::base::bytes::human;
 use crossmesh::comm::Report;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::Path;
+
+/// Unknown tensors that the table names.
+const SHOWN: usize = 5;
 
 /// Bytes of one rank.
 #[derive(Debug, Clone, Serialize)]
@@ -109,13 +110,14 @@ impl Results {
         row("planned in", format!("{:.3} s, {} flows", self.plan_seconds, self.flows));
         let verified = match self.verified {
             Some(true) => "every byte and digest",
-            Some(false) => "FAILED",
-            None => "no (--verify)",
+            _ => "no (--verify)",
         };
         row("verified", verified.into());
-        if !self.replicated_unknown.is_empty() {
-            let names = self.replicated_unknown.join(", ");
-            row("no rule, replicated", format!("{} tensors: {names}", self.replicated_unknown.len()));
+        let unknown = &self.replicated_unknown;
+        if !unknown.is_empty() {
+            let shown = unknown.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+            let more = if unknown.len() > SHOWN { ", … (--json lists all)" } else { "" };
+            row("no rule, replicated", format!("{} tensors: {shown}{more}", unknown.len()));
         }
         self.rank_table(&mut text);
         text
@@ -136,15 +138,18 @@ impl Results {
         }
     }
 
-    /// For scripts; `-` is standard output.
-    pub(super) fn write_json(&self, path: &Path) -> Result<(), RefitError> {
-        let fail = |source| RefitError::Json { path: path.to_path_buf(), source };
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| fail(error.into()))?;
+    /// For scripts.
+    pub(super) fn json(&self) -> String {
+        // Numbers, texts and lists of them always have a JSON form.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
-        if path.as_os_str() == "-" {
-            use std::io::Write as _;
-            return std::io::stdout().write_all(text.as_bytes()).map_err(fail);
-        }
-        std::fs::write(path, text).map_err(fail)
+        text
+    }
+
+    /// For scripts that read a stream in which lines of others may stand: all in one line.
+    pub(super) fn json_line(&self) -> String {
+        let mut text = serde_json::to_string(self).unwrap_or_default();
+        text.push('\n');
+        text
     }
 }

@@ -3,9 +3,12 @@
 
 use super::Arguments;
 use super::error::RefitError;
+use crossmesh::base::env::EnvError;
 use crossmesh::base::{Rank, bytes, env};
+use crossmesh::execute::Mapped;
 use crossmesh::layout::parallel::ParallelSpec;
 use crossmesh::route::RouteOptions;
+use std::collections::BTreeSet;
 
 /// Memory that tensors live in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,16 @@ impl Request {
         if let Some(text) = &arguments.injection {
             route.injection = text.parse().map_err(|allowed| option("injection", text, allowed))?;
         }
+        let asked = route;
+        let route = route.with_environment()?;
+        let overridden = (arguments.route.is_some() && asked.kind != route.kind)
+            || (arguments.injection.is_some() && asked.injection != route.injection);
+        // One rank speaks for all, which have the same arguments.
+        if overridden && env::text(env::RANK).is_none_or(|rank| rank == "0") {
+            let (kind, injection) = (route.kind, route.injection);
+            log::warn!("the environment overrides --route or --injection: route {kind}, injection {injection}");
+        }
+        check_environment()?;
         let memory = match arguments.memory.as_str() {
             "shared" => MemoryChoice::Shared,
             "private" => MemoryChoice::Private,
@@ -64,47 +77,73 @@ impl Request {
         })
     }
 
-    /// Where sides begin when ranks are neither listed nor given by roles.
+    /// Where sides begin when roles do not say so; nowhere when listed sides are no two blocks.
     pub(crate) fn side_starts(&self) -> Vec<Rank> {
-        if self.src.listed.is_some() || self.dst.listed.is_some() {
-            return Vec::new();
+        match (&self.src.listed, &self.dst.listed) {
+            (None, None) => vec![Rank(0), Rank(self.src.spec.rank_count())],
+            (Some(src), Some(dst)) => match (span(src), span(dst)) {
+                (Some(src), Some(dst)) if src.1 < dst.0 || dst.1 < src.0 => vec![src.0, dst.0],
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
         }
-        vec![Rank(0), Rank(self.src.spec.rank_count())]
     }
 
     /// Source and destination ranks in a job of `ranks`.
     pub(crate) fn ranks(&self, ranks: usize) -> Result<(Vec<Rank>, Vec<Rank>), RefitError> {
         let (sources, destinations) = (self.src.spec.rank_count(), self.dst.spec.rank_count());
-        let given = |first: u32, count: u32| (first..first.saturating_add(count)).map(Rank).collect::<Vec<_>>();
-        let (mut src, mut dst) = (given(0, sources), given(sources, destinations));
-        if let [first, second, ..] = self.roles.as_slice() {
+        let roles = match self.roles.as_slice() {
+            [first, second, ..] => Some((first, second)),
+            _ => None,
+        };
+        if let Some((first, second)) = roles {
             self.src.check_role(first)?;
             self.dst.check_role(second)?;
-            dst = given(first.1, destinations);
         }
-        if let Some(listed) = &self.src.listed {
-            src.clone_from(listed);
+        let too_few = || RefitError::TooFewRanks {
+            src: self.src.text.clone(),
+            sources,
+            dst: self.dst.text.clone(),
+            destinations,
+            ranks,
+        };
+        // Before any list is made, which would be long for an absurd size.
+        if sources.max(destinations) as usize > ranks {
+            return Err(too_few());
         }
-        if let Some(listed) = &self.dst.listed {
-            dst.clone_from(listed);
-        }
+        let block = |first: u32, count: u32| (first..first.saturating_add(count)).map(Rank).collect::<Vec<_>>();
+        let (src, dst) = match (&self.src.listed, &self.dst.listed, roles) {
+            (Some(src), Some(dst), _) => (src.clone(), dst.clone()),
+            (Some(src), None, Some((first, _))) => (src.clone(), block(first.1, destinations)),
+            (Some(src), None, None) => (src.clone(), others(src, destinations)),
+            (None, Some(dst), Some(_)) => (block(0, sources), dst.clone()),
+            (None, Some(dst), None) => (others(dst, sources), dst.clone()),
+            (None, None, Some((first, _))) => (block(0, sources), block(first.1, destinations)),
+            (None, None, None) => (block(0, sources), block(sources, destinations)),
+        };
         for (side, list) in [(&self.src, &src), (&self.dst, &dst)] {
             if let Some(&rank) = list.iter().find(|rank| rank.index() >= ranks) {
                 if side.listed.is_some() {
                     let last = ranks.saturating_sub(1);
                     return Err(RefitError::RankOutside { side: side.name, rank, last });
                 }
-                return Err(RefitError::TooFewRanks {
-                    src: self.src.text.clone(),
-                    sources,
-                    dst: self.dst.text.clone(),
-                    destinations,
-                    ranks,
-                });
+                return Err(too_few());
             }
         }
         Ok((src, dst))
     }
+}
+
+/// The first `count` ranks that `listed` does not name.
+fn others(listed: &[Rank], count: u32) -> Vec<Rank> {
+    let listed: BTreeSet<Rank> = listed.iter().copied().collect();
+    (0..).map(Rank).filter(|rank| !listed.contains(rank)).take(count as usize).collect()
+}
+
+/// The first and the last of distinct ranks without gaps.
+fn span(listed: &[Rank]) -> Option<(Rank, Rank)> {
+    let (&first, &last) = (listed.iter().min()?, listed.iter().max()?);
+    (last.index() - first.index() + 1 == listed.len()).then_some((first, last))
 }
 
 impl SideRequest {
@@ -121,6 +160,10 @@ impl SideRequest {
             let (needed, listed) = (spec.rank_count(), listed.len());
             return Err(RefitError::RankListLength { side: name, spec: text.to_string(), needed, listed });
         }
+        let mut seen = BTreeSet::new();
+        if let Some(&rank) = listed.iter().flatten().find(|&&rank| !seen.insert(rank)) {
+            return Err(RefitError::RankRepeated { side: name, text: list.unwrap_or_default().to_string(), rank });
+        }
         Ok(Self { name, spec, text: text.to_string(), listed })
     }
 
@@ -132,6 +175,15 @@ impl SideRequest {
         }
         Ok(())
     }
+}
+
+/// Refuses unreadable variables before the ranks come together.
+fn check_environment() -> Result<(), EnvError> {
+    env::byte_count(env::STAGING)?;
+    env::byte_count(env::CHUNK)?;
+    env::value::<Mapped>(env::MAPPED)?;
+    env::integer(env::TIMEOUT)?;
+    Ok(())
 }
 
 /// Bytes per second: `50GB`, `50GB/s`.
@@ -203,6 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn an_unlisted_side_takes_what_the_other_leaves() {
+        let (src, dst) = request("tp=2", "tp=2", Some("3,1"), None).unwrap().ranks(4).unwrap();
+        assert_eq!((numbers(&src), numbers(&dst)), (vec![3, 1], vec![0, 2]));
+        let (src, dst) = request("tp=2", "tp=2", None, Some("0-1")).unwrap().ranks(4).unwrap();
+        assert_eq!((numbers(&src), numbers(&dst)), (vec![2, 3], vec![0, 1]));
+        let few = request("tp=2", "tp=2", Some("0-1"), None).unwrap().ranks(3);
+        assert!(matches!(few, Err(RefitError::TooFewRanks { ranks: 3, .. })));
+        let absurd = request("tp=4000000000", "tp=4000000000", None, None).unwrap().ranks(8);
+        assert!(matches!(absurd, Err(RefitError::TooFewRanks { .. })));
+    }
+
+    #[test]
+    fn sides_start_where_their_blocks_do() {
+        let starts = |src, dst| numbers(&request("tp=2", "tp=3", src, dst).unwrap().side_starts());
+        assert_eq!(starts(None, None), [0, 2]);
+        assert_eq!(starts(Some("4,3"), Some("0-2")), [3, 0]);
+        assert_eq!(starts(Some("0,2"), Some("1,3,5")), [0u32; 0]);
+        assert_eq!(starts(Some("0-1"), Some("1-3")), [0u32; 0]);
+    }
+
+    #[test]
     fn roles_are_the_sides() {
         let mut request = request("tp=2", "tp=1", None, None).unwrap();
         request.roles = vec![("trainer".into(), 2), ("generator".into(), 1)];
@@ -217,6 +290,10 @@ mod tests {
             assert!(read_ranks("src", list).is_err(), "{list:?}");
         }
         assert!(matches!(request("tp=2", "tp=1", Some("0"), None), Err(RefitError::RankListLength { .. })));
+        assert!(matches!(
+            request("tp=2", "tp=1", Some("1,1"), None),
+            Err(RefitError::RankRepeated { side: "src", rank: Rank(1), .. })
+        ));
         assert!(read_rate("0GB").is_err() && read_rate("fast").is_err());
         assert_eq!(read_rate("50GB/s").unwrap(), 5e10);
     }

@@ -5,12 +5,11 @@
 use super::error::RefitError;
 use super::shards::{SideMemory, byte_strides, for_each_row, stored_boxes};
 use crate::checkpoint::{Model, Region};
-use crossmesh::base::{Deadline, Rank};
-use crossmesh::comm::{CommError, Communicator};
+use crossmesh::base::Rank;
+use crossmesh::comm::CommError;
 use crossmesh::layout::Layout;
 use crossmesh::layout::content_digest::{TensorBox, digest_box, name_seed};
 use crossmesh::plan::{Manifest, Plan};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,12 +17,7 @@ use std::sync::Arc;
 pub(super) const POISON: u8 = 0xa5;
 
 /// Digests by (destination rank, tensor); they add up over disjoint parts.
-type Digests = BTreeMap<(u32, u32), u64>;
-
-#[derive(Serialize, Deserialize)]
-struct Verdict {
-    fault: Option<String>,
-}
+pub(super) type Digests = BTreeMap<(u32, u32), u64>;
 
 /// What a rank's memory of one side says.
 pub(super) struct Held<'a> {
@@ -87,20 +81,20 @@ impl Part<'_> {
     }
 }
 
-/// Adds up what all source ranks promised to this rank.
-pub(super) fn expected(
-    world: &Communicator,
-    promised: &Digests,
-    deadline: Deadline,
-) -> Result<BTreeMap<u32, u64>, RefitError> {
-    let mine: Vec<(u32, u32, u64)> = promised.iter().map(|(&(rank, tensor), &sum)| (rank, tensor, sum)).collect();
-    let encoded = serde_json::to_vec(&mine).unwrap_or_default();
+/// Digests for the other ranks.
+pub(super) fn encode(promised: &Digests) -> Vec<u8> {
+    let listed: Vec<(u32, u32, u64)> = promised.iter().map(|(&(rank, tensor), &sum)| (rank, tensor, sum)).collect();
+    // Plain numbers always have a JSON form.
+    serde_json::to_vec(&listed).unwrap_or_default()
+}
+
+/// Adds up what all source ranks, in `all` by rank, promised to `rank`.
+pub(super) fn expected(rank: Rank, all: &[Vec<u8>]) -> Result<BTreeMap<u32, u64>, RefitError> {
     let mut expected = BTreeMap::new();
-    for (rank, bytes) in world.allgather(&encoded, deadline)?.iter().enumerate() {
-        let theirs: Vec<(u32, u32, u64)> = serde_json::from_slice(bytes).map_err(|error| {
-            RefitError::WrongElsewhere { rank: Rank(rank as u32), message: format!("unreadable digests: {error}") }
-        })?;
-        for (_, tensor, digest) in theirs.into_iter().filter(|&(to, _, _)| to == world.rank().0) {
+    for (from, bytes) in all.iter().enumerate() {
+        let theirs: Vec<(u32, u32, u64)> =
+            serde_json::from_slice(bytes).map_err(|source| RefitError::Digests { rank: Rank(from as u32), source })?;
+        for (_, tensor, digest) in theirs.into_iter().filter(|&(to, _, _)| to == rank.0) {
             let sum: &mut u64 = expected.entry(tensor).or_default();
             *sum = sum.wrapping_add(digest);
         }
@@ -153,19 +147,6 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Tells all ranks; a difference on any rank is an error on all.
-pub(super) fn agree(world: &Communicator, mine: Result<(), RefitError>, deadline: Deadline) -> Result<(), RefitError> {
-    let verdict = Verdict { fault: mine.as_ref().err().map(ToString::to_string) };
-    let encoded = serde_json::to_vec(&verdict).unwrap_or_default();
-    let all = world.allgather(&encoded, deadline)?;
-    mine?;
-    for (rank, bytes) in all.iter().enumerate() {
-        let rank = Rank(rank as u32);
-        match serde_json::from_slice::<Verdict>(bytes) {
-            Ok(Verdict { fault: None }) => {}
-            Ok(Verdict { fault: Some(message) }) => return Err(RefitError::WrongElsewhere { rank, message }),
-            Err(error) => return Err(RefitError::WrongElsewhere { rank, message: error.to_string() }),
-        }
-    }
-    Ok(())
-}
+#[cfg(test)]
+#[path = "verify_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! Calls that cannot work. In: wrong specs, lists, options, places to write to. Out: nothing. Guarantee: each ends with
+//! exit code 2 and an error on every rank that says what was wrong, and leaves no file.
+
+use crate::job::{Job, entries};
+use crate::model::{self, EXAMPLE};
+
+#[test]
+fn wrong_specs_and_lists() {
+    let (_folder, model) = model::file(EXAMPLE);
+    let cases: [(&str, &[&str]); 13] = [
+        ("--src xp=2 --dst tp=1", &["--src \"xp=2\"", "unknown", "tp, ep and dp"]),
+        ("--src pp=2 --dst tp=1", &["\"pp\"", "not supported"]),
+        ("--src tp=1 --dst tp", &["--dst \"tp\"", "axis=size"]),
+        ("--src tp=0 --dst tp=1", &["size \"0\""]),
+        ("--src tp=2,tp=2 --dst tp=1", &["twice"]),
+        ("--src tp=2 --dst tp=2", &["needs 2 ranks", "the job has 3", "crossmesh run -n 4"]),
+        ("--src tp=4000000000 --dst tp=4000000000", &["the job has 3"]),
+        ("--src tp=2 --dst tp=1 --src-ranks 0,x", &["--src-ranks \"0,x\"", "\"x\"", "0-3,8"]),
+        ("--src tp=2 --dst tp=1 --src-ranks 1-0", &["\"1-0\""]),
+        ("--src tp=2 --dst tp=1 --src-ranks 0-2", &["needs 2 ranks and --src-ranks lists 3"]),
+        ("--src tp=2 --dst tp=1 --src-ranks 1,1", &["names rank 1 twice"]),
+        ("--src tp=2 --dst tp=1 --dst-ranks 3", &["--dst-ranks names rank 3", "ranks 0 to 2"]),
+        ("--src tp=2 --dst tp=1 --src-ranks 0,4294967295", &["names rank 4294967295"]),
+    ];
+    for (arguments, parts) in cases {
+        Job::new(3, &model).with(arguments).refused(parts);
+    }
+}
+
+#[test]
+fn wrong_options() {
+    let (_folder, model) = model::file(EXAMPLE);
+    let cases: [(&str, &[&str]); 8] = [
+        ("--route direct", &["--route \"direct\"", "hierarchical, flat, gather-broadcast"]),
+        ("--injection all", &["--injection \"all\"", "striped, single"]),
+        ("--memory gpu", &["--memory \"gpu\"", "shared, private"]),
+        ("--nic-rate fast", &["--nic-rate", "\"fast\""]),
+        ("--nic-rate 0", &["--nic-rate \"0\""]),
+        ("--repeat 0", &["--repeat \"0\""]),
+        ("--rules /missing/rules.toml", &["/missing/rules.toml", "No such file"]),
+        ("--rules /", &["rules file \"/\""]),
+    ];
+    for (arguments, parts) in cases {
+        Job::new(2, &model).with("--src tp=1 --dst tp=1").with(arguments).refused(parts);
+    }
+    // What the command line itself refuses: every rank says so as well, in the words of the argument parser.
+    for arguments in ["--src tp=1", "--src tp=1 --dst tp=1 --repeat x", "--src tp=1 --dst tp=1 --no-such-option"] {
+        let ended = Job::new(2, &model).with(arguments).run();
+        assert_eq!(ended.finished.code(), Some(2), "{ended:#?}");
+    }
+}
+
+#[test]
+fn wrong_environment() {
+    let (_folder, model) = model::file(EXAMPLE);
+    let cases = [
+        ("CROSSMESH_ROUTE", "direct"),
+        ("CROSSMESH_INJECTION", "all"),
+        ("CROSSMESH_STAGING", "much"),
+        ("CROSSMESH_CHUNK", "-1"),
+        ("CROSSMESH_MAPPED", "no"),
+        ("CROSSMESH_TIMEOUT", "soon"),
+    ];
+    for (name, value) in cases {
+        let job = Job::new(2, &model).with("--src tp=1 --dst tp=1").env(name, value);
+        job.refused(&[&format!("{name}={value:?}"), "allowed"]);
+    }
+    let job = Job::new(3, &model).run_with("--domains 2").with("--src tp=1 --dst dp=2");
+    job.env("CROSSMESH_STAGING", "5").refused(&["CROSSMESH_STAGING"]);
+}
+
+#[test]
+fn wrong_rules() {
+    let (folder, model) = model::file(EXAMPLE);
+    let rules = folder.path().join("rules.toml");
+    let cases: [(&[u8], &str); 4] = [
+        (b"not toml at all", "is no rules file"),
+        (b"[[rule]]\nnames = []\ntp = 0\n", "lists no names"),
+        (b"[[rule]]\nnames = [\"*\"]\ntp = 7\n", "up_proj"),
+        (b"\xff\xfe", "rules.toml"),
+    ];
+    for (text, part) in cases {
+        std::fs::write(&rules, text).unwrap();
+        Job::new(2, &model).with("--src tp=1 --dst tp=1").path("--rules", &rules).refused(&[part]);
+    }
+}
+
+#[test]
+fn places_that_cannot_be_written_to() {
+    let (folder, model) = model::file(EXAMPLE);
+    let job = |out: &str| Job::new(3, &model).with("--src tp=1 --dst tp=2").path("--out", &folder.path().join(out));
+    for path in ["model.safetensors", "model.safetensors/below"] {
+        job(path).refused(&["--out", path, "rank 1 on host"]);
+    }
+    let job = |json: &str| Job::new(2, &model).with("--src tp=1 --dst tp=1").path("--json", &folder.path().join(json));
+    job("missing/out.json").refused(&["--json", "missing/out.json", "No such file"]);
+    job("").refused(&["--json", "is a directory"]);
+    job("model.safetensors/out.json").refused(&["--json", "Not a directory"]);
+    assert_eq!(entries(folder.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn common_errors_are_told_in_full_once() {
+    let (_folder, model) = model::file(EXAMPLE);
+    let ended = Job::new(4, &model).with("--src tp=3 --dst tp=3").run();
+    let errors = ended.errors();
+    assert!(errors[&0].ends_with("(on all 4 ranks)"), "{errors:#?}");
+    for rank in 1..4 {
+        assert!(errors[&rank].len() < errors[&0].len(), "{errors:#?}");
+        assert!(errors[&rank].contains("--src \"tp=3\" needs 3 ranks"), "{errors:#?}");
+        assert!(errors[&rank].ends_with("(rank 0 says it in full)"), "{errors:#?}");
+    }
+}

@@ -1,0 +1,17 @@
+//! `crossmesh refit` as a user runs it: the real command, started by `crossmesh run` on this machine.
+//!
+//! In: small models. Out: pass or fail. Guarantee: every job ends within its limit, also when it hangs.
+
+mod assembly;
+mod bad_arguments;
+mod bad_models;
+mod faults;
+mod job;
+mod model;
+mod options;
+mod output;
+#[path = "../rig/process.rs"]
+mod process;
+mod results;
+mod sides;
+mod terminal;
