@@ -29,6 +29,11 @@ impl Backoff {
         self.idle_rounds = 0;
     }
 
+    /// Whether spinning and yielding are over: a caller that can be woken sleeps its own way now.
+    pub fn is_tired(&self) -> bool {
+        self.idle_rounds >= SPINS + YIELDS
+    }
+
     /// Nothing happened: wait a little, longer each time.
     pub fn snooze(&mut self) {
         self.idle_rounds = self.idle_rounds.saturating_add(1);

@@ -5,7 +5,7 @@ use super::CommError;
 use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
 use crate::execute::{Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
-use crate::memory::{PeerSegments, ProcessMemory, SegmentServer};
+use crate::memory::{Bell, PeerSegments, ProcessMemory, SegmentId, SegmentServer};
 use crate::topology::{RankFacts, Topology, discover};
 use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, ShmOptions, TcpLink, TcpOptions};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -63,6 +63,7 @@ struct Statement {
     pid: i32,
     server: String,
     links: Vec<Vec<u8>>,
+    bell: SegmentId,
     probe_address: u64,
     probe_word: u64,
 }
@@ -128,12 +129,14 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
     let server = Arc::new(SegmentServer::start()?);
     let segments = Arc::new(PeerSegments::new());
     let links = links(&control, &server, &segments)?;
+    let bell = Bell::create(&server)?;
     let probe = Box::new(AtomicU64::new(random_word()));
     let statement = Statement {
         facts: discover::this_rank(options.side_starts.contains(&rank))?,
         pid: std::process::id() as i32,
         server: server.address(),
         links: links.iter().map(|link| link.address()).collect(),
+        bell: bell.id(),
         probe_address: &raw const *probe as u64,
         probe_word: probe.load(Ordering::Relaxed),
     };
@@ -141,7 +144,7 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
     let facts: Vec<RankFacts> = statements.iter().map(|statement| statement.facts.clone()).collect();
     let topology = Arc::new(Topology::from_facts(&facts)?);
     let peering = peering(&control, &members, statements, &topology, deadline)?;
-    let engine = Engine::new(links, control.clone(), discover::host_name())?;
+    let engine = Engine::new(links, control.clone(), discover::host_name(), bell)?;
     let group = Group {
         control: control.clone(),
         context: WORLD_CONTEXT,
@@ -224,6 +227,7 @@ fn peering(
             pid: statement.pid,
             server: statement.server,
             links: statement.links,
+            bell: statement.bell,
             process_readable: domains[topology.domain(Rank(rank as u32)).index()],
         })
         .collect())

@@ -6,7 +6,8 @@ use super::ExecuteError;
 use super::execution::Execution;
 use crate::base::{Backoff, Deadline, Rank};
 use crate::bootstrap::{Cause, Control};
-use crate::transport::{Event, MessageLink, Signal};
+use crate::memory::Bell;
+use crate::transport::{Capabilities, Event, MessageLink, Signal};
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
@@ -20,6 +21,18 @@ const VERDICT: Duration = Duration::from_secs(2);
 
 /// How long the progress thread sleeps when nothing wakes it.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// Longest sleep on the bell: how late an abort is noticed at most.
+const LONGEST_REST: Duration = Duration::from_millis(50);
+/// Longest sleep in the network link: how late a flag of a mapped peer is noticed at most.
+const LINK_REST: Duration = Duration::from_millis(1);
+
+/// How a process can sleep.
+enum Rest {
+    Bell,
+    Link(usize),
+    Moment,
+}
 
 /// The message links of this process.
 pub(super) struct Links(Vec<Box<dyn MessageLink>>);
@@ -64,6 +77,8 @@ struct Shared {
     inner: Mutex<Inner>,
     control: Arc<Control>,
     host: String,
+    /// What peers of this node wake this process by.
+    bell: Bell,
     waiters: AtomicUsize,
     active: AtomicUsize,
     stop: AtomicBool,
@@ -85,7 +100,12 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// An engine over `links`, with its progress thread asleep.
-    pub fn new(links: Vec<Box<dyn MessageLink>>, control: Arc<Control>, host: String) -> Result<Self, ExecuteError> {
+    pub fn new(
+        links: Vec<Box<dyn MessageLink>>,
+        control: Arc<Control>,
+        host: String,
+        bell: Bell,
+    ) -> Result<Self, ExecuteError> {
         let inner = Inner {
             links: Links(links),
             executions: Vec::new(),
@@ -98,6 +118,7 @@ impl Engine {
             inner: Mutex::new(inner),
             control,
             host,
+            bell,
             waiters: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -168,6 +189,8 @@ impl Engine {
             drop(inner);
             if moved {
                 backoff.reset();
+            } else if backoff.is_tired() {
+                self.shared.rest(&mut backoff, deadline)?;
             } else {
                 backoff.snooze();
             }
@@ -248,6 +271,32 @@ impl Shared {
             }
             None => Ok(()),
         }
+    }
+
+    /// Sleeps until a peer or the network has news: on the bell when only mapped peers are left, in the network link
+    /// when it is in use, for a moment when a link can do neither.
+    fn rest(&self, backoff: &mut Backoff, deadline: Deadline) -> Result<(), ExecuteError> {
+        let armed = self.bell.arm();
+        let mut inner = self.lock();
+        // Whoever told something before the bell was armed did not ring it.
+        if self.progress(&mut inner)? {
+            backoff.reset();
+            return Ok(());
+        }
+        match inner.rest() {
+            Rest::Bell => {
+                drop(inner);
+                armed.sleep(LONGEST_REST.min(deadline.remaining()));
+            }
+            Rest::Link(link) => {
+                inner.links.get(link).wait(LINK_REST)?;
+            }
+            Rest::Moment => {
+                drop(inner);
+                backoff.snooze();
+            }
+        }
+        Ok(())
     }
 
     /// One round over links and transfers. An error becomes the job's abort, unless one came first.
@@ -357,6 +406,21 @@ impl Inner {
 
     fn fail(&mut self, cause: Arc<Cause>) {
         self.failure.get_or_insert(cause);
+    }
+
+    /// How to sleep, given the links of the active transfers.
+    fn rest(&mut self) -> Rest {
+        let mut rest = Rest::Bell;
+        for entry in &self.executions {
+            let Entry::Ready(execution) = entry else { continue };
+            for link in execution.links().filter(|_| execution.is_active()) {
+                if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
+                    return Rest::Moment;
+                }
+                rest = Rest::Link(link);
+            }
+        }
+        rest
     }
 
     /// Polls links, hands events out, lets every active transfer take its steps; whether anything moved.

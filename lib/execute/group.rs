@@ -4,7 +4,7 @@
 use super::{Engine, ExecuteError};
 use crate::base::{Deadline, Rank};
 use crate::bootstrap::Control;
-use crate::memory::{PeerSegments, SegmentServer};
+use crate::memory::{PeerSegments, SegmentId, SegmentServer};
 use crate::topology::Topology;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,8 @@ pub struct Peering {
     pub server: String,
     /// Its address on every message link.
     pub links: Vec<Vec<u8>>,
+    /// What wakes it, on the same node.
+    pub bell: SegmentId,
     /// Whether all ranks of its domain read each other's private memory.
     pub process_readable: bool,
 }

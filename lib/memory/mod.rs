@@ -3,6 +3,7 @@
 //! In: sizes, user pointers, peers' exports. Out: shared segments (memfd), private buffers, and views of a
 //! peer's memory. Guarantee: nothing is left in `/dev/shm`; descriptors pass only between processes of one user.
 
+mod bell;
 pub mod buffer;
 pub mod client;
 pub mod copy;
@@ -16,6 +17,7 @@ mod span;
 mod tests;
 mod wire;
 
+pub use bell::Bell;
 pub use buffer::{Buffer, MemoryKind, ReadGuard, ReadHold, WriteGuard, WriteHold};
 pub use client::{Lifeline, PeerSegments};
 pub use error::MemoryError;

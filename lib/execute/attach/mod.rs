@@ -10,11 +10,11 @@ use super::hop::Hop;
 use super::prepare::{Prepared, in_slot, sending_side};
 use super::program::{Incoming, Item, Storage};
 use super::tensors::{LocalTensors, rank_maps};
-use super::{ExecuteError, Group, Side};
+use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
 use crate::layout::AxisMap;
 use crate::memory::copy::{CopyTable, Store};
-use crate::memory::{Buffer, ProcessMemory, SegmentId, Span};
+use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -189,6 +189,8 @@ impl Attach<'_> {
             self.spans.push(Span::of_segment(&opened));
             segment = Some(opened);
         }
+        let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);
+        let bell = mapped.then(|| Bell::open(&group.segments, &peering.server, peering.bell, deadline)).transpose()?;
         let exports =
             [&invitation.source, &invitation.destination, &invitation.fed_source, &invitation.fed_destination];
         for export in exports.into_iter().flatten() {
@@ -224,6 +226,7 @@ impl Attach<'_> {
             world,
             host: group.topology.host(rank).to_string(),
             link: linked.then(|| group.link_to(rank)),
+            bell,
             segment,
             segment_span,
             slots_offset: invitation.slots_offset,

@@ -7,7 +7,7 @@ use super::super::program::Program;
 use super::Feeds;
 use crate::base::Rank;
 use crate::memory::copy::{CopyTable, Store};
-use crate::memory::{ProcessMemory, SharedMemory, Span};
+use crate::memory::{Bell, ProcessMemory, SharedMemory, Span};
 use crate::transport::{RegionId, RemoteRegion};
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ pub(in crate::execute) struct Peer {
     pub(in crate::execute) world: Rank,
     pub(in crate::execute) host: String,
     pub(in crate::execute) link: Option<usize>,
+    /// What it is woken by, when mapped.
+    pub(in crate::execute) bell: Option<Bell>,
     /// Its board and slots, when mapped.
     pub(in crate::execute) segment: Option<Arc<SharedMemory>>,
     pub(in crate::execute) segment_span: Option<u32>,

@@ -155,6 +155,7 @@ impl Execution {
         if self.bound.feeds.cursor == self.bound.feeds.pieces.len() {
             fence();
             self.bound.feeds.swept = true;
+            self.told = true;
             for receiver in &self.bound.feeds.receivers {
                 // Release: pairs with the Acquire load in `fed_by`.
                 self.word(receiver.word + 1)?.store(done_word(self.epoch, receiver.chunks), Ordering::Release);
@@ -181,6 +182,7 @@ impl Execution {
             fence();
             // Release: pairs with the Acquire load in `fed_by`.
             self.word(word + 1)?.fetch_add(1, Ordering::Release);
+            self.told = true;
             moved = true;
         }
         Ok(moved)
@@ -212,6 +214,7 @@ impl Execution {
         fence();
         // Release: pairs with the Acquire loads in `feeds_done` of the sender and in this function.
         words[1].fetch_add(1, Ordering::Release);
+        self.told = true;
         Ok(true)
     }
 }

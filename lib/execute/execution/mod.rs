@@ -15,6 +15,7 @@ use super::ExecuteError;
 use super::board::{self, BoardLayout, DIRECT, NO_WORD};
 use super::engine::Links;
 use super::program::{Incoming, Storage};
+use crate::memory::Bell;
 use crate::memory::copy::RangeScratch;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,6 +63,10 @@ pub(super) struct Execution {
     free_send_slots: Vec<u32>,
     arrived: VecDeque<u32>,
     own_cursor: usize,
+    /// Flags were written that mapped peers may sleep for.
+    told: bool,
+    /// Links in use.
+    links: Vec<usize>,
     /// Slot items whose readers are counted.
     read_slots: Vec<u32>,
     items_left: usize,
@@ -82,6 +87,8 @@ impl Execution {
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
             own_cursor: 0,
+            told: false,
+            links: links_in_use(&bound),
             read_slots: Vec::with_capacity(items),
             items_left: 0,
             pushes_left: 0,
@@ -92,6 +99,18 @@ impl Execution {
 
     pub(super) fn is_active(&self) -> bool {
         self.active
+    }
+
+    /// Links that this transfer uses.
+    pub(super) fn links(&self) -> impl Iterator<Item = usize> + '_ {
+        self.links.iter().copied()
+    }
+
+    /// Wakes mapped peers, when flags were written since the last time.
+    fn ring(&mut self) {
+        if std::mem::take(&mut self.told) {
+            self.bound.peers.iter().filter_map(|peer| peer.bell.as_ref()).for_each(Bell::ring);
+        }
     }
 
     /// Steps done and steps in all.
@@ -130,6 +149,8 @@ impl Execution {
         self.open_feeds()?;
         // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
         self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
+        self.told = true;
+        self.ring();
         Ok(())
     }
 
@@ -147,6 +168,7 @@ impl Execution {
             self.active = false;
             moved = true;
         }
+        self.ring();
         Ok(moved)
     }
 
@@ -166,6 +188,7 @@ impl Execution {
             let low = if in_slot { slot.map_or(DIRECT, |slot| slot + 1) } else { DIRECT };
             // Release: pairs with the Acquire load in `readable` of the readers.
             self.word(word)?.store(board::word(self.epoch, low), Ordering::Release);
+            self.told = true;
             if in_slot {
                 self.read_slots.push(item);
             }
@@ -251,4 +274,11 @@ impl Execution {
         self.feeds_waiting(&mut parts);
         if parts.is_empty() { "nothing is outstanding".into() } else { parts.join("; ") }
     }
+}
+
+fn links_in_use(bound: &Bound) -> Vec<usize> {
+    let mut links: Vec<usize> = bound.peers.iter().filter_map(|peer| peer.link).collect();
+    links.sort_unstable();
+    links.dedup();
+    links
 }

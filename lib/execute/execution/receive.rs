@@ -134,17 +134,19 @@ impl Execution {
     }
 
     /// Tells a peer that a chunk of it, and when it was the last one all of it, has been read.
-    fn note_read(&self, number: usize) -> Result<(), ExecuteError> {
+    fn note_read(&mut self, number: usize) -> Result<(), ExecuteError> {
         let peer = &self.bound.peers[number];
         let Some(segment) = &peer.segment else { return Ok(()) };
         let release = peer.pull_releases[peer.pull_cursor - 1];
         if release != NO_WORD {
             // Release: pairs with the Acquire load in `release_read_slots`; the slot is refilled only after it.
             segment.words(u64::from(release) * 8, 1)?[0].fetch_add(1, Ordering::Release);
+            self.told = true;
         }
         if peer.pull_cursor == peer.pulls.len() {
             // Release: pairs with the Acquire load in `readers_done`; the tensor may change only after it.
             segment.words(u64::from(peer.done_word) * 8, 1)?[0].store(u64::from(self.epoch), Ordering::Release);
+            self.told = true;
         }
         Ok(())
     }
