@@ -15,6 +15,7 @@ use super::ExecuteError;
 use super::board::{self, BoardLayout, DIRECT, NO_WORD};
 use super::engine::Links;
 use super::program::{Incoming, Storage};
+use crate::base::Rank;
 use crate::memory::copy::RangeScratch;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +55,8 @@ struct PushState {
 #[derive(Debug)]
 pub(super) struct Execution {
     bound: Bound,
+    /// Numbers of peers by world rank, ascending.
+    by_world: Vec<(Rank, u32)>,
     id: u32,
     epoch: u32,
     active: bool,
@@ -73,6 +76,9 @@ impl Execution {
     pub(super) fn new(bound: Bound, id: u32) -> Self {
         let items = bound.program.items.len();
         let pushes = bound.program.pushes.len();
+        let mut by_world: Vec<(Rank, u32)> =
+            bound.peers.iter().zip(0..).map(|(peer, number)| (peer.world, number)).collect();
+        by_world.sort_unstable();
         Self {
             id,
             epoch: 0,
@@ -86,6 +92,7 @@ impl Execution {
             items_left: 0,
             pushes_left: 0,
             scratch: RangeScratch::default(),
+            by_world,
             bound,
         }
     }
