@@ -231,8 +231,8 @@ impl Execution {
     /// Whether nothing that a peer waits for needs another step of this rank: the last signal may be queued behind a
     /// put that has completed.
     fn sent(&self, links: &mut Links) -> bool {
-        let receivers = self.bound.peers.iter().filter(|peer| !peer.pushes.is_empty());
-        receivers.fold(true, |all, peer| all && peer.link.is_none_or(|link| links.get(link).is_flushed(peer.world)))
+        let mut receivers = self.bound.peers.iter().filter(|peer| !peer.pushes.is_empty());
+        receivers.all(|peer| peer.link.is_none_or(|link| links.get(link).is_flushed(peer.world)))
     }
 
     /// What is outstanding, for a deadline's message.
