@@ -8,12 +8,16 @@ use crate::base::{Deadline, Rank};
 use crate::plan::Manifest;
 use crate::plan::digest::{ManifestDigest, field_values, first_difference};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::error::Error;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     root: [u8; 32],
     context: [u8; 32],
+    /// Why this rank's settings cannot be read.
+    unreadable: Option<String>,
+    /// What is wrong with its manifest or buffers.
     fault: Option<String>,
     all_shared: bool,
     staging_left: u64,
@@ -45,12 +49,14 @@ pub(super) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Compares manifests and options; `local` is this rank's own check.
+/// Compares manifests and options. `settings` says whether this rank could read its own (`options` and `chunk` are
+/// defaults if not), `local` is its check of the buffers. A difference goes before a bad buffer, which may follow
+/// from it.
 pub(super) fn agree(
     group: &Group,
     manifest: &Manifest,
-    options: &str,
-    chunk: u64,
+    (options, chunk): (&str, u64),
+    settings: Result<(), ExecuteError>,
     local: Result<LocalTensors, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(LocalTensors, Agreement), ExecuteError> {
@@ -58,6 +64,7 @@ pub(super) fn agree(
     let hello = Hello {
         root: digest.root,
         context: digest.context,
+        unreadable: settings.as_ref().err().map(|error| chain(error)),
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
         staging_left: group.staging.left(),
@@ -65,11 +72,13 @@ pub(super) fn agree(
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
     };
     let hellos: Vec<Hello> = gather(group, &hello, deadline)?;
-    let local = first_fault(group, hellos.iter().map(|hello| hello.fault.as_deref()), local)?;
-    if let Some(other) = hellos.iter().position(|hello| hello.root != hellos[0].root) {
-        let contexts_differ = hellos[other].context != hellos[0].context;
-        return Err(difference(group, manifest, &digest, options, Rank(other as u32), contexts_differ, deadline)?);
+    first_fault(group, hellos.iter().map(|hello| hello.unreadable.as_deref()), settings)?;
+    if let Some((first, other)) = odd_one_out(&hellos) {
+        let contexts_differ = hellos[other].context != hellos[first].context;
+        let ranks = (Rank(first as u32), Rank(other as u32));
+        return Err(difference(group, manifest, &digest, options, ranks, contexts_differ, deadline)?);
     }
+    let local = first_fault(group, hellos.iter().map(|hello| hello.fault.as_deref()), local)?;
     let least = hellos.iter().enumerate().min_by_key(|(_, hello)| hello.staging_left);
     let staging_left = least.map_or((0, group.rank), |(rank, hello)| (hello.staging_left, Rank(rank as u32)));
     let agreement = Agreement {
@@ -104,24 +113,35 @@ fn first_fault<'a, T>(
     }
 }
 
-/// Finds the first difference between rank 0 and `other`; every rank runs it.
+/// The first rank of the largest number that agree, and the first that differs from it.
+fn odd_one_out(hellos: &[Hello]) -> Option<(usize, usize)> {
+    let mut counts: HashMap<[u8; 32], usize> = HashMap::new();
+    for hello in hellos {
+        *counts.entry(hello.root).or_default() += 1;
+    }
+    let most = counts.values().max();
+    let first = hellos.iter().position(|hello| counts.get(&hello.root) == most)?;
+    let other = hellos.iter().position(|hello| hello.root != hellos[first].root)?;
+    Some((first, other))
+}
+
+/// Finds the first difference between the two ranks; every rank runs it.
 fn difference(
     group: &Group,
     manifest: &Manifest,
     digest: &ManifestDigest,
     options: &str,
-    other: Rank,
+    (first, other): (Rank, Rank),
     contexts_differ: bool,
     deadline: Deadline,
 ) -> Result<ExecuteError, ExecuteError> {
-    let first = Rank(0);
     if contexts_differ {
         let values: Vec<String> = gather(group, &options, deadline)?;
         return Ok(ExecuteError::OptionsDiffer {
             first,
             other,
             what: "options or topology",
-            first_value: values[0].clone(),
+            first_value: values[first.index()].clone(),
             other_value: values[other.index()].clone(),
         });
     }
@@ -129,12 +149,12 @@ fn difference(
     let leaves: Vec<u64> =
         digest.leaves.iter().map(|leaf| leaf.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
     let all: Vec<Vec<u64>> = gather(group, &leaves, deadline)?;
-    let (reference, differing) = (&all[0], &all[other.index()]);
+    let (reference, differing) = (&all[first.index()], &all[other.index()]);
     let shorter = reference.len().min(differing.len());
     let tensor = (0..shorter).find(|&index| reference[index] != differing[index]).unwrap_or(shorter);
     let mine = manifest.tensors().get(tensor).map(|spec| field_values(spec).to_vec()).unwrap_or_default();
     let values: Vec<Vec<String>> = gather(group, &mine, deadline)?;
-    let found = first_difference(tensor, &values[0], &values[other.index()]);
+    let found = first_difference(tensor, &values[first.index()], &values[other.index()]);
     Ok(match found {
         Some(found) => ExecuteError::Disagreement {
             first,

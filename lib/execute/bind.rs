@@ -11,7 +11,6 @@ use crate::memory::copy::{CopyTable, Placed};
 use crate::plan::Plan;
 use crate::route::Piece;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Shortest run, on average, that is put straight from or into a tensor; shorter ones are packed.
 const DIRECT_RUN: u64 = 16 << 10;
@@ -119,12 +118,12 @@ pub(super) fn own_end<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piec
 /// Byte position of a piece's cell in a peer's tensor.
 pub(super) fn peer_end<'a>(
     plan: &Plan,
-    maps: &Option<Arc<Vec<AxisMap>>>,
+    maps: &[AxisMap],
     export: &'a Export,
     base: u64,
     piece: &Piece,
 ) -> Option<End<'a>> {
-    let index = locate(maps.as_ref()?, &plan.cell(piece.cell).intervals)?;
+    let index = locate(maps, &plan.cell(piece.cell).intervals)?;
     let inside = index.iter().zip(&export.strides).map(|(&i, &stride)| i.checked_mul(stride));
     let inside = inside.sum::<Option<u64>>()?;
     Some(End::Tensor { offset: base.checked_add(export.offset)?.checked_add(inside)?, strides: &export.strides })

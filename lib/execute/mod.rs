@@ -19,6 +19,7 @@ mod exchange;
 mod execution;
 mod group;
 mod hop;
+mod overlap;
 mod prepare;
 mod program;
 mod request;

@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Chunk of flows that no message link carries: only the granularity of progress.
+/// Chunk of flows that no message link carries and no slot holds: only the granularity of progress.
 const MAPPED_CHUNK: u64 = 1 << 20;
 
 /// How ranks reach each other's memory.
@@ -122,13 +122,15 @@ impl Reach {
             && flow.children(child).next().is_none()
     }
 
-    fn any_push(&self, topology: &Topology, flow: &Flow) -> bool {
+    /// Whether chunks of `flow` are sent over a link or lie in slots anywhere, which limits their size.
+    fn is_staged(&self, topology: &Topology, flow: &Flow) -> bool {
         flow.nodes.iter().enumerate().any(|(number, node)| {
-            node.parent.is_some_and(|parent| {
+            let sent = node.parent.is_some_and(|parent| {
                 let stored = storage(flow, parent as usize);
                 let parent = flow.nodes[parent as usize].rank;
                 !self.feeds(topology, flow, number) && !self.pulls(topology, parent, stored, node.rank)
-            })
+            });
+            sent || storage(flow, number) == Storage::Slot
         })
     }
 
@@ -176,7 +178,7 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
         .iter()
         .filter_map(|flow| {
             let node = flow.nodes.iter().position(|node| node.rank == rank)?;
-            let chunk = if reach.any_push(topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
+            let chunk = if reach.is_staged(topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
             Some(Share { flow, node, chunk, chunks: flow.bytes.div_ceil(chunk), starts: starts(plan, flow) })
         })
         .collect();

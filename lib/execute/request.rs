@@ -91,14 +91,17 @@ impl Reshard {
         options: ReshardOptions,
         deadline: Deadline,
     ) -> Result<Self, ExecuteError> {
-        let route_options = options.route.with_environment()?;
-        let chunk = env::byte_count(env::CHUNK)?.unwrap_or(CHUNK);
+        // What cannot be read is told to the others like everything else that is wrong on one rank only.
+        let (route_options, chunk, settings) = match settings(options.route) {
+            Ok((route_options, chunk)) => (route_options, chunk, Ok(())),
+            Err(error) => (options.route, CHUNK, Err(error)),
+        };
         let local = manifest
             .check_ranks(group.size())
             .map_err(ExecuteError::from)
             .and_then(|()| tensors::check(manifest, buffers, group.rank));
         let canonical = canonical_options(group, route_options);
-        let (local, agreement) = agree(group, manifest, &canonical, chunk, local, deadline)?;
+        let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
         let begun = std::time::Instant::now();
         let plan = Plan::compile(manifest.clone(), group.size())?;
         let routed = route(&plan, &group.topology, route_options);
@@ -207,6 +210,11 @@ impl Drop for Reshard {
             std::mem::forget(self.reservation.segment.clone());
         }
     }
+}
+
+/// Route and chunk size with the environment in force.
+fn settings(route: RouteOptions) -> Result<(RouteOptions, u64), ExecuteError> {
+    Ok((route.with_environment()?, env::byte_count(env::CHUNK)?.unwrap_or(CHUNK)))
 }
 
 /// The options and places that all ranks must share, as text.

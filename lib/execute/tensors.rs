@@ -2,6 +2,7 @@
 //! checked against layout and buffer before anything is exchanged.
 
 use super::ExecuteError;
+use super::overlap::{Footprint, first_shared};
 use crate::base::Rank;
 use crate::layout::{AxisMap, Interval, Layout, View};
 use crate::memory::Buffer;
@@ -128,10 +129,7 @@ pub(super) fn locate(maps: &[AxisMap], lo: &[Interval]) -> Option<Vec<u64>> {
 }
 
 /// Axis maps of `rank` for every layout of one side, computed once per distinct layout.
-pub(super) fn rank_maps<'a>(
-    layouts: impl Iterator<Item = &'a Arc<Layout>>,
-    rank: Rank,
-) -> Vec<Option<Arc<Vec<AxisMap>>>> {
+fn rank_maps<'a>(layouts: impl Iterator<Item = &'a Arc<Layout>>, rank: Rank) -> Vec<Option<Arc<Vec<AxisMap>>>> {
     let mut known: std::collections::HashMap<*const Layout, Option<Arc<Vec<AxisMap>>>> = Default::default();
     layouts
         .map(|layout| known.entry(Arc::as_ptr(layout)).or_insert_with(|| layout.axis_maps(rank).map(Arc::new)).clone())
@@ -185,65 +183,31 @@ fn place(
 
 /// A destination must not share bytes with any other tensor of the transfer.
 fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), ExecuteError> {
-    let mut spans: Vec<(u64, u64, Side, usize)> = Vec::new();
+    let mut places = Vec::new();
+    let mut footprints = Vec::new();
     for side in [Side::Source, Side::Destination] {
-        for (index, tensor) in local.side(side).iter().enumerate() {
-            let Some(tensor) = tensor else { continue };
-            let layout = match side {
-                Side::Source => &manifest.tensors()[index].source,
-                Side::Destination => &manifest.tensors()[index].destination,
-            };
-            let maps = match side {
-                Side::Source => &local.source_maps[index],
-                Side::Destination => &local.destination_maps[index],
-            };
-            let extents = maps.as_deref().map(|maps| maps.iter().map(AxisMap::extent).collect::<Vec<_>>());
-            let Some(extents) = extents.filter(|extents| !extents.contains(&0)) else { continue };
-            let reach: u64 = extents.iter().zip(&tensor.strides).map(|(&n, &stride)| (n - 1) * stride).sum();
+        let maps = match side {
+            Side::Source => &local.source_maps,
+            Side::Destination => &local.destination_maps,
+        };
+        for (index, (tensor, maps)) in local.side(side).iter().zip(maps).enumerate() {
+            let (Some(tensor), Some(maps)) = (tensor, maps) else { continue };
+            if maps.iter().any(|map| map.extent() == 0) {
+                continue;
+            }
+            let mut dimensions: Vec<(u64, u64)> =
+                tensor.strides.iter().copied().zip(maps.iter().map(AxisMap::extent)).collect();
+            dimensions.push((1, manifest.tensors()[index].source.dtype().bytes()));
             let start = tensor.buffer.as_ptr() as u64 + tensor.offset;
-            spans.push((start, start + reach + layout.dtype().bytes(), side, index));
+            footprints.push(Footprint { start, dimensions, written: side == Side::Destination });
+            places.push((manifest.tensors()[index].name.as_str(), side));
         }
     }
-    spans.sort_unstable_by_key(|span| (span.0, span.1));
-    // Interleaved strided views of one buffer overlap as ranges without sharing bytes; they are told apart by
-    // their buffers being the same and the caller's strides, so only contiguous neighbours are compared.
-    let mut last: Option<(u64, u64, Side, usize)> = None;
-    for span in spans {
-        if let Some(before) = last
-            && span.0 < before.1
-            && (span.2 == Side::Destination || before.2 == Side::Destination)
-            && contiguous(local, before)
-            && contiguous(local, span)
-        {
-            let name = |span: (u64, u64, Side, usize)| manifest.tensors()[span.3].name.clone();
-            return Err(ExecuteError::Overlap {
-                first: name(before),
-                first_side: before.2,
-                second: name(span),
-                second_side: span.2,
-            });
+    match first_shared(&footprints).map(|(first, second)| (places[first], places[second])) {
+        Some(((first, first_side), (second, second_side))) => {
+            let (first, second) = (first.to_string(), second.to_string());
+            Err(ExecuteError::Overlap { first, first_side, second, second_side })
         }
-        if last.is_none_or(|before| span.1 > before.1) {
-            last = Some(span);
-        }
+        None => Ok(()),
     }
-    Ok(())
-}
-
-/// Whether a tensor fills its range without gaps.
-fn contiguous(local: &LocalTensors, (start, end, side, index): (u64, u64, Side, usize)) -> bool {
-    let (Some(tensor), maps) = (
-        &local.side(side)[index],
-        match side {
-            Side::Source => &local.source_maps[index],
-            Side::Destination => &local.destination_maps[index],
-        },
-    ) else {
-        return false;
-    };
-    let Some(maps) = maps else { return false };
-    let elements: u64 = maps.iter().map(AxisMap::extent).product();
-    let smallest = tensor.strides.iter().copied().filter(|&stride| stride > 0).min();
-    let element = smallest.unwrap_or(end - start);
-    elements.checked_mul(element) == Some(end - start)
 }

@@ -1,15 +1,18 @@
 //! Every combination of ranks, domains, mappings, routes and kinds of memory, with random manifests.
 
 use super::random::{Memory, manifest, transfer};
-use super::transfer::mix;
+use super::transfer::{Spot, Transfer, mix};
 use super::{finalize, soon, world};
-use crate::planner::all_options;
+use crate::planner::{all_options, layout};
 use crate::rig::spmd::Job;
 use crossmesh::comm::{Communicator, ReshardOptions};
+use crossmesh::layout::{Dtype, Placement, View};
+use crossmesh::plan::Manifest;
 use crossmesh::route::RouteOptions;
+use std::sync::Arc;
 
 /// Random manifests of every combination of route and memory in a job.
-const MANIFESTS: u64 = 3;
+const MANIFESTS: u64 = 6;
 const ELEMENTS: u64 = 4096;
 
 /// One transfer, replayed with other values.
@@ -78,4 +81,52 @@ jobs! {
     eight_ranks_in_two: 8 ranks, 2 domains, "auto";
     eight_ranks_in_three: 8 ranks, 3 domains, "staged";
     eight_ranks_in_four: 8 ranks, 4 domains, "shared";
+}
+
+/// Tensors of several chunks on every route, straight and through slots.
+fn long_flows() {
+    let world = world();
+    let (size, rank) = (world.size() as u32, world.rank());
+    let shape = [1100, 1030];
+    let halves = [size / 2, size - size / 2];
+    let mut manifest = Manifest::new();
+    for (name, from, to) in [
+        ("rows", Placement::shard(0), Placement::Replicate),
+        ("columns", Placement::shard(0), Placement::shard(1)),
+        ("all", Placement::Replicate, Placement::Replicate),
+    ] {
+        let source = layout(&shape, Dtype::F64, &halves[..1], 0..halves[0], &[from]);
+        let destination = layout(&shape, Dtype::F64, &halves[1..], halves[0]..size, &[to]);
+        manifest.push(name, source, destination).expect("one shape");
+    }
+    let manifest = Arc::new(manifest);
+    for memory in [Memory::Shared, Memory::Private] {
+        let place = |tensor, _, _: &_| Spot { buffer: tensor, view: View::contiguous() };
+        let name = format!("long flows, {memory:?}, rank {rank}");
+        let part = Transfer::new(&name, &manifest, rank, place, |number, bytes| memory.buffer(rank, number, bytes));
+        for route in all_options() {
+            let options = ReshardOptions { route };
+            let mut reshard = world.reshard_init(&manifest, &part.buffers, options, soon()).expect("a good manifest");
+            part.fill(1);
+            reshard.start().expect("not active");
+            reshard.wait(soon()).unwrap_or_else(|error| panic!("{name}, {route:?}: {error}"));
+            part.check(1);
+        }
+    }
+    finalize(world);
+}
+
+#[test]
+fn long_flows_in_one_domain() {
+    Job::of(4).run(|| long_flows()).expect_success();
+}
+
+#[test]
+fn long_flows_in_two_domains() {
+    Job::of(5).env("CROSSMESH_DOMAINS", 2).run(|| long_flows()).expect_success();
+}
+
+#[test]
+fn long_flows_staged() {
+    Job::of(4).env("CROSSMESH_MAPPED", "staged").run(|| long_flows()).expect_success();
 }

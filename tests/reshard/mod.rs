@@ -2,13 +2,16 @@
 //! of every buffer is compared with a slow model that goes by global index.
 
 mod allocations;
+mod bad_input;
 mod communicator;
 mod deadlock;
 mod killed;
+mod many;
 mod matrix;
 mod random;
 mod replay;
 mod transfer;
+mod traps;
 
 use crossmesh::base::Deadline;
 use crossmesh::comm::{Communicator, WorldOptions};

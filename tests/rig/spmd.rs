@@ -100,7 +100,9 @@ fn is_setting(name: &OsStr) -> bool {
 /// The test whose closure `B` is, as the test harness names it.
 fn test_of<B>() -> &'static str {
     let closure = std::any::type_name::<B>();
-    let test = closure.strip_suffix("::{{closure}}").and_then(|function| function.split_once("::"));
+    // A closure may stand in another one of the test.
+    let function = closure.trim_end_matches("::{{closure}}");
+    let test = function.split_once("::").filter(|(_, test)| function != closure && !test.contains("{{closure}}"));
     test.unwrap_or_else(|| panic!("{closure} is no closure of a test")).1
 }
 
@@ -139,6 +141,8 @@ mod tests {
     fn closures_know_their_test() {
         let body = || ();
         assert_eq!(test_of_value(&body), "rig::spmd::tests::closures_know_their_test");
+        let outer = || test_of_value(&|| ());
+        assert_eq!(outer(), "rig::spmd::tests::closures_know_their_test");
     }
 
     #[test]

@@ -122,6 +122,6 @@ impl super::Theirs<'_> {
     fn fed_end(&self, to: Rank, piece: &Piece) -> Option<super::End<'_>> {
         let export = self.fed_destination.get(&(to, piece.cell.tensor))?;
         let super::ExportedMemory::Shared { offset, .. } = export.memory else { return None };
-        peer_end(self.plan, &self.maps[&to].destination[piece.cell.tensor as usize], export, offset, piece)
+        peer_end(self.plan, self.maps[&to].destination.get(&piece.cell.tensor)?, export, offset, piece)
     }
 }

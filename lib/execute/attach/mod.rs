@@ -9,10 +9,10 @@ use super::execution::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, Remot
 use super::hop::Hop;
 use super::prepare::{Prepared, in_slot, sending_side};
 use super::program::{Incoming, Item, Storage};
-use super::tensors::{LocalTensors, rank_maps};
+use super::tensors::LocalTensors;
 use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
-use crate::layout::AxisMap;
+use crate::layout::{AxisMap, Layout};
 use crate::memory::copy::{CopyTable, Store};
 use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
@@ -53,9 +53,32 @@ struct Theirs<'a> {
     maps: BTreeMap<Rank, PeerMaps>,
 }
 
+/// Axis maps by number of tensor.
+type TensorMaps = HashMap<u32, Arc<Vec<AxisMap>>>;
+
+/// What a peer holds of the tensors that it exported.
 struct PeerMaps {
-    source: Vec<Option<Arc<Vec<AxisMap>>>>,
-    destination: Vec<Option<Arc<Vec<AxisMap>>>>,
+    source: TensorMaps,
+    destination: TensorMaps,
+}
+
+/// What `rank` holds of exported tensors, computed once per distinct layout.
+fn maps_of<'a>(
+    exports: impl Iterator<Item = &'a Export>,
+    rank: Rank,
+    layout: impl Fn(usize) -> Option<&'a Arc<Layout>>,
+) -> TensorMaps {
+    let mut known: HashMap<*const Layout, Arc<Vec<AxisMap>>> = HashMap::new();
+    let mut maps = TensorMaps::new();
+    for export in exports {
+        let Some(layout) = layout(export.tensor as usize) else { continue };
+        let shared = known.get(&Arc::as_ptr(layout)).cloned();
+        if let Some(found) = shared.or_else(|| layout.axis_maps(rank).map(Arc::new)) {
+            known.insert(Arc::as_ptr(layout), found.clone());
+            maps.insert(export.tensor, found);
+        }
+    }
+    maps
 }
 
 /// Builds the execution's tables.
@@ -150,7 +173,7 @@ impl Theirs<'_> {
     fn exported<'a>(
         &'a self,
         exports: &'a HashMap<(Rank, u32), Export>,
-        maps: &[Option<Arc<Vec<AxisMap>>>],
+        maps: &TensorMaps,
         from: Rank,
         piece: &crate::route::Piece,
     ) -> (Option<End<'a>>, Option<Place>) {
@@ -165,7 +188,7 @@ impl Theirs<'_> {
             }
             ExportedMemory::Region { .. } => (None, 0),
         };
-        (peer_end(self.plan, &maps[tensor as usize], export, base, piece), place)
+        (maps.get(&tensor).and_then(|maps| peer_end(self.plan, maps, export, base, piece)), place)
     }
 }
 
@@ -214,9 +237,13 @@ impl Attach<'_> {
         index(&invitation.fed_source, &mut self.theirs.fed_source);
         index(&invitation.fed_destination, &mut self.theirs.fed_destination);
         let tensors = self.plan.manifest().tensors();
+        // Only of what it exported: all tensors of all peers would be as many as the job has shards.
+        let source = invitation.source.iter().chain(&invitation.fed_source);
+        let destination = invitation.destination.iter().chain(&invitation.direct_tensors);
+        let destination = destination.chain(&invitation.fed_destination);
         let maps = PeerMaps {
-            source: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
-            destination: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),
+            source: maps_of(source, rank, |tensor| tensors.get(tensor).map(|spec| &spec.source)),
+            destination: maps_of(destination, rank, |tensor| tensors.get(tensor).map(|spec| &spec.destination)),
         };
         self.theirs.maps.insert(rank, maps);
         let mine = &self.prepared.invitations[&rank];
@@ -380,7 +407,7 @@ impl Attach<'_> {
             let exports = &self.theirs.direct;
             runs(program, plan, item, |piece| {
                 let export = exports.get(&(peer, piece.cell.tensor))?;
-                peer_end(plan, &maps[piece.cell.tensor as usize], export, 0, piece)
+                peer_end(plan, maps.get(&piece.cell.tensor)?, export, 0, piece)
             })?
         } else {
             slot_run

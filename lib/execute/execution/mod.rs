@@ -15,6 +15,7 @@ use super::ExecuteError;
 use super::board::{self, BoardLayout, DIRECT, NO_WORD};
 use super::engine::Links;
 use super::program::{Incoming, Storage};
+use crate::base::Rank;
 use crate::memory::Bell;
 use crate::memory::copy::RangeScratch;
 use std::collections::VecDeque;
@@ -55,6 +56,8 @@ struct PushState {
 #[derive(Debug)]
 pub(super) struct Execution {
     bound: Bound,
+    /// Numbers of peers by world rank, ascending.
+    by_world: Vec<(Rank, u32)>,
     id: u32,
     epoch: u32,
     active: bool,
@@ -78,6 +81,9 @@ impl Execution {
     pub(super) fn new(bound: Bound, id: u32) -> Self {
         let items = bound.program.items.len();
         let pushes = bound.program.pushes.len();
+        let mut by_world: Vec<(Rank, u32)> =
+            bound.peers.iter().zip(0..).map(|(peer, number)| (peer.world, number)).collect();
+        by_world.sort_unstable();
         Self {
             id,
             epoch: 0,
@@ -93,6 +99,7 @@ impl Execution {
             items_left: 0,
             pushes_left: 0,
             scratch: RangeScratch::default(),
+            by_world,
             bound,
         }
     }
@@ -247,8 +254,8 @@ impl Execution {
     /// Whether nothing that a peer waits for needs another step of this rank: the last signal may be queued behind a
     /// put that has completed.
     fn sent(&self, links: &mut Links) -> bool {
-        let receivers = self.bound.peers.iter().filter(|peer| !peer.pushes.is_empty());
-        receivers.fold(true, |all, peer| all && peer.link.is_none_or(|link| links.get(link).is_flushed(peer.world)))
+        let mut receivers = self.bound.peers.iter().filter(|peer| !peer.pushes.is_empty());
+        receivers.all(|peer| peer.link.is_none_or(|link| links.get(link).is_flushed(peer.world)))
     }
 
     /// What is outstanding, for a deadline's message.

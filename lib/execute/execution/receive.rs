@@ -15,9 +15,9 @@ impl Execution {
     /// A peer's signal: the chunk is in its slot or its tensors.
     pub(in crate::execute) fn signalled(&mut self, peer: Rank, signal: Signal) -> Result<(), ExecuteError> {
         let protocol = |what: String| ExecuteError::Protocol { peer, what };
-        let number = self.bound.peers.iter().position(|known| known.world == peer);
-        let Some(number) = number else { return Err(protocol("a signal for a transfer it is not in".into())) };
-        let known = &mut self.bound.peers[number];
+        let number = self.by_world.binary_search_by_key(&peer, |&(world, _)| world).map(|at| self.by_world[at].1);
+        let Ok(number) = number else { return Err(protocol("a signal for a transfer it is not in".into())) };
+        let known = &mut self.bound.peers[number as usize];
         let item = known.arrivals.get(signal.index.wrapping_sub(known.signal_base) as usize).copied();
         let Some(item) = item else { return Err(protocol(format!("signal {} of no chunk", signal.index))) };
         if !self.active || signal.epoch != self.epoch as u8 {
