@@ -4,7 +4,7 @@
 use super::Arguments;
 use super::consent::agree;
 use super::error::RefitError;
-use super::progress_bar;
+use super::progress_bar::Progress;
 use super::report::{NicRate, RankRow, Results, spread};
 use super::shards::{self, SideMemory};
 use super::sides::Request;
@@ -106,14 +106,16 @@ impl<'a> Job<'a> {
     /// Runs the transfer as often as asked; seconds of this rank.
     fn transfer(&self, transfer: &mut Reshard) -> Result<Vec<f64>, RefitError> {
         let mut seconds = Vec::new();
-        for _ in 0..self.arguments.repeat {
+        let progress = Progress::new(transfer, self.arguments.repeat, self.world.rank() == SPEAKER);
+        for run in 0..self.arguments.repeat {
+            progress.between(transfer, run);
             if self.arguments.verify {
                 self.destination.buffer.write().map_err(CommError::from)?.fill(verify::POISON);
             }
             self.world.barrier(deadline()?)?;
             let begun = Instant::now();
             transfer.start().map_err(CommError::from)?;
-            progress_bar::wait(transfer, self.world.rank() == Rank(0), deadline()?).map_err(CommError::from)?;
+            progress.wait(transfer, run, deadline()?).map_err(CommError::from)?;
             seconds.push(begun.elapsed().as_secs_f64());
         }
         Ok(seconds)
