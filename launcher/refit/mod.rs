@@ -7,6 +7,7 @@
 mod arguments;
 mod consent;
 mod error;
+mod everywhere;
 mod job;
 mod nic_rate;
 mod output;
