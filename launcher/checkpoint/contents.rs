@@ -9,6 +9,12 @@ use super::synthetic::synthesise;
 /// Bytes synthesised at a time for comparison; a multiple of every element size, on the stack.
 const PIECE: usize = 4096;
 
+/// Where bytes are found.
+enum Bytes<'a> {
+    File(&'a [u8]),
+    Seed(u64),
+}
+
 impl Model {
     /// Copies the box `region` of tensor number `tensor` to `out`, row-major without gaps.
     ///
@@ -18,11 +24,12 @@ impl Model {
     pub(crate) fn gather(&self, tensor: usize, region: Region<'_>, out: &mut [u8]) -> Result<(), RegionError> {
         let tensor = &self.tensors()[tensor];
         region.check(tensor, out.len())?;
-        region.for_each_run(tensor, |Run { global, local, bytes }| {
-            let out = &mut out[local..local + bytes];
-            match self.file_bytes(tensor) {
-                Ok(file) => out.copy_from_slice(&file[global as usize..][..bytes]),
-                Err(seed) => synthesise(seed, global, out),
+        let bytes = self.bytes_of(tensor)?;
+        region.for_each_run(tensor, |Run { global, local, bytes: length }| {
+            let out = &mut out[local..local + length];
+            match bytes {
+                Bytes::File(file) => out.copy_from_slice(&file[global as usize..][..length]),
+                Bytes::Seed(seed) => synthesise(seed, global, out),
             }
         });
         Ok(())
@@ -36,11 +43,12 @@ impl Model {
     pub(crate) fn matches(&self, tensor: usize, region: Region<'_>, held: &[u8]) -> Result<(), RegionError> {
         let tensor = &self.tensors()[tensor];
         region.check(tensor, held.len())?;
-        region.try_for_each_run(tensor, |Run { global, local, bytes }| {
-            let held = &held[local..local + bytes];
-            match self.file_bytes(tensor) {
-                Ok(file) => compare(tensor, global, &file[global as usize..][..bytes], held),
-                Err(seed) => held.chunks(PIECE).zip(0u64..).try_for_each(|(held, piece)| {
+        let bytes = self.bytes_of(tensor)?;
+        region.try_for_each_run(tensor, |Run { global, local, bytes: length }| {
+            let held = &held[local..local + length];
+            match bytes {
+                Bytes::File(file) => compare(tensor, global, &file[global as usize..][..length], held),
+                Bytes::Seed(seed) => held.chunks(PIECE).zip(0u64..).try_for_each(|(held, piece)| {
                     let mut right = [0u8; PIECE];
                     let (right, global) = (&mut right[..held.len()], global + piece * PIECE as u64);
                     synthesise(seed, global, right);
@@ -51,12 +59,13 @@ impl Model {
     }
 
     /// The tensor's bytes in its file, or the seed of its synthesised contents.
-    fn file_bytes(&self, tensor: &TensorSource) -> Result<&[u8], u64> {
+    fn bytes_of(&self, tensor: &TensorSource) -> Result<Bytes<'_>, RegionError> {
         match &tensor.contents {
             Contents::File { file, range } => {
-                Ok(&self.files()[*file].bytes()[range.start as usize..range.end as usize])
+                Ok(Bytes::File(&self.files()[*file].bytes()[range.start as usize..range.end as usize]))
             }
-            Contents::Synthetic { seed } => Err(*seed),
+            Contents::Synthetic { seed } => Ok(Bytes::Seed(*seed)),
+            Contents::Elsewhere => Err(RegionError::Elsewhere { tensor: tensor.name.clone() }),
         }
     }
 }

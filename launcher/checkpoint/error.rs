@@ -9,6 +9,12 @@ use thiserror::Error;
 /// A model that cannot be read.
 #[derive(Debug, Error)]
 pub(crate) enum CheckpointError {
+    #[error("cannot open {}", path.display())]
+    Missing {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("cannot {action} {}", path.display())]
     Io {
         action: &'static str,
@@ -117,6 +123,8 @@ pub(crate) enum RegionError {
          give lower bound and extent per dimension"
     )]
     Outside { tensor: String, shape: Vec<u64>, lo: Vec<u64>, extent: Vec<u64> },
+    #[error("the contents of tensor {tensor:?} are not on this host")]
+    Elsewhere { tensor: String },
     #[error("a box of extent {extent:?} of tensor {tensor:?} takes {needed} bytes; the buffer has {given}")]
     Buffer { tensor: String, extent: Vec<u64>, needed: u64, given: u64 },
     #[error(

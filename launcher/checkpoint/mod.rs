@@ -23,6 +23,6 @@ mod unique_keys;
 pub(crate) use atomic_file::PendingFile;
 pub(crate) use error::{CheckpointError, RegionError, WriteError};
 pub(crate) use layout_file::LayoutFile;
-pub(crate) use model::Model;
+pub(crate) use model::{Catalogue, Model};
 pub(crate) use region::Region;
 pub(crate) use shard_file::{ShardTensor, prepare_shards};

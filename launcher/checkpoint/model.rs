@@ -6,6 +6,8 @@ use super::header::{Header, HeaderTensor};
 use super::mapped::MappedFile;
 use super::{description, index};
 use crossmesh::layout::Dtype;
+use serde::{Deserialize, Serialize};
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
@@ -16,6 +18,8 @@ pub(crate) enum Contents {
     File { file: usize, range: Range<u64> },
     /// Made by [`synthesise`](super::synthesise).
     Synthetic { seed: u64 },
+    /// Not on this host.
+    Elsewhere,
 }
 
 /// A tensor of a model.
@@ -36,6 +40,12 @@ impl TensorSource {
     }
 }
 
+/// What a model holds, without its contents; what a rank tells others that do not have the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Catalogue {
+    tensors: Vec<(String, Vec<u64>, Dtype)>,
+}
+
 /// A model that is open for reading.
 #[derive(Debug)]
 pub(crate) struct Model {
@@ -47,10 +57,9 @@ impl Model {
     /// Opens a `.safetensors` file, an index or the folder of one, a folder with one `.safetensors` file, or a
     /// description that ends in `.model.json`.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let metadata = std::fs::metadata(path).map_err(|source| CheckpointError::Io {
-            action: "open",
-            path: path.to_path_buf(),
-            source,
+        let metadata = std::fs::metadata(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf(), source },
+            _ => CheckpointError::Io { action: "open", path: path.to_path_buf(), source },
         })?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if metadata.is_dir() {
@@ -94,6 +103,25 @@ impl Model {
     fn new(mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
         tensors.sort_by(|one, two| one.name.cmp(&two.name));
         Self { tensors, files }
+    }
+
+    /// What the model holds.
+    pub(crate) fn catalogue(&self) -> Catalogue {
+        let entry = |tensor: &TensorSource| (tensor.name.clone(), tensor.shape.clone(), tensor.dtype);
+        Catalogue { tensors: self.tensors.iter().map(entry).collect() }
+    }
+
+    /// A model whose contents are on other hosts only.
+    pub(crate) fn elsewhere(catalogue: Catalogue) -> Self {
+        let tensors = catalogue.tensors.into_iter();
+        let contents = Contents::Elsewhere;
+        let tensor = |(name, shape, dtype)| TensorSource { name, shape, dtype, contents: contents.clone() };
+        Self::new(tensors.map(tensor).collect(), Vec::new())
+    }
+
+    /// Whether the contents are on this host.
+    pub(crate) fn is_here(&self) -> bool {
+        self.tensors.iter().all(|tensor| tensor.contents != Contents::Elsewhere)
     }
 
     /// The tensors, sorted by name.

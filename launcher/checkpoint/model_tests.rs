@@ -115,7 +115,7 @@ fn bad_indexes() {
 fn bad_paths() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str| Model::open(&folder.path().join(name)).unwrap_err();
-    assert!(matches!(open("missing.safetensors"), CheckpointError::Io { .. }));
+    assert!(matches!(open("missing.safetensors"), CheckpointError::Missing { .. }));
     assert!(matches!(open(""), CheckpointError::Folder { count: 0, .. }));
     write(&folder.path().join("1.safetensors"), &[]);
     assert!(Model::open(folder.path()).unwrap().tensors().is_empty());

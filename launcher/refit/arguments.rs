@@ -2,8 +2,15 @@
 
 use std::path::PathBuf;
 
+const EXAMPLE: &str = "\
+Every rank runs this with the same arguments, started by crossmesh run, mpirun or srun:
+  crossmesh run -n 8 -- crossmesh refit model.safetensors --src tp=4 --dst tp=2,dp=2 --verify
+
+Exit codes: 0 done, 1 the job failed, 2 wrong arguments, model or environment";
+
 /// Move a model's weights from one layout to another; run it under crossmesh run, mpirun or srun
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
 pub(crate) struct Arguments {
     /// A .safetensors file, a folder with a checkpoint and its index, or a *.model.json whose contents are synthesised
     pub(crate) model: PathBuf,

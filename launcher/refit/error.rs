@@ -53,6 +53,9 @@ pub(crate) enum RefitError {
     /// Model files.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// What another rank told about the model.
+    #[error("rank {rank} told what is in the model in a way that cannot be read; all ranks must run the same version")]
+    Catalogue { rank: Rank },
     /// The rules file.
     #[error("cannot read rules file {path:?}")]
     RulesFile {

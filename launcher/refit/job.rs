@@ -4,12 +4,12 @@
 use super::Arguments;
 use super::consent::agree;
 use super::error::RefitError;
-use super::progress_bar;
+use super::progress_bar::Progress;
 use super::report::{NicRate, RankRow, Results, spread};
 use super::shards::{self, SideMemory};
 use super::sides::Request;
 use super::verify::{self, Held};
-use super::{nic_rate, output};
+use super::{everywhere, nic_rate, output};
 use crate::checkpoint::Model;
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
@@ -32,7 +32,9 @@ struct Job<'a> {
 
 /// Runs the job.
 pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request) -> Result<(), RefitError> {
-    let job = agree(world, Job::new(world, arguments, request), deadline()?)?;
+    let sides = agree(world, request.ranks(world.size()), deadline()?)?;
+    let model = everywhere::open(world, &arguments.model, &sides.0, deadline()?)?;
+    let job = agree(world, Job::new(world, arguments, request, model, sides), deadline()?)?;
     let mut buffers = Buffers::new(&job.manifest);
     job.source.give(&mut buffers, Side::Source);
     job.destination.give(&mut buffers, Side::Destination);
@@ -63,9 +65,14 @@ fn deadline() -> Result<Deadline, RefitError> {
 }
 
 impl<'a> Job<'a> {
-    fn new(world: &'a Communicator, arguments: &'a Arguments, request: &'a Request) -> Result<Self, RefitError> {
-        let (sources, destinations) = request.ranks(world.size())?;
-        let model = Model::open(&arguments.model)?;
+    /// Plans, takes memory, reads the sources' shards.
+    fn new(
+        world: &'a Communicator,
+        arguments: &'a Arguments,
+        request: &'a Request,
+        model: Model,
+        (sources, destinations): (Vec<Rank>, Vec<Rank>),
+    ) -> Result<Self, RefitError> {
         let rules = shards::rules(arguments.rules.as_deref())?;
         let (manifest, unknown) = shards::manifest(&model, &rules, request, &sources, &destinations)?;
         let manifest = Arc::new(manifest);
@@ -106,14 +113,16 @@ impl<'a> Job<'a> {
     /// Runs the transfer as often as asked; seconds of this rank.
     fn transfer(&self, transfer: &mut Reshard) -> Result<Vec<f64>, RefitError> {
         let mut seconds = Vec::new();
-        for _ in 0..self.arguments.repeat {
+        let progress = Progress::new(transfer, self.arguments.repeat, self.world.rank() == SPEAKER);
+        for run in 0..self.arguments.repeat {
+            progress.between(transfer, run);
             if self.arguments.verify {
                 self.destination.buffer.write().map_err(CommError::from)?.fill(verify::POISON);
             }
             self.world.barrier(deadline()?)?;
             let begun = Instant::now();
             transfer.start().map_err(CommError::from)?;
-            progress_bar::wait(transfer, self.world.rank() == Rank(0), deadline()?).map_err(CommError::from)?;
+            progress.wait(transfer, run, deadline()?).map_err(CommError::from)?;
             seconds.push(begun.elapsed().as_secs_f64());
         }
         Ok(seconds)
@@ -139,17 +148,17 @@ impl<'a> Job<'a> {
 
     /// Joins all ranks' numbers; the time of a run is that of its slowest rank.
     fn results(&self, report: &Report, rate: NicRate, seconds: &[f64]) -> Result<Results, RefitError> {
-        let mine = serde_json::to_vec(&(seconds, report.staging_bytes)).unwrap_or_default();
+        let mine = serde_json::to_vec(&(seconds, report.staging_bytes, self.model.is_here())).unwrap_or_default();
         let all = self.world.allgather(&mine, deadline()?)?;
-        let all: Vec<(Vec<f64>, u64)> =
+        let all: Vec<(Vec<f64>, u64, bool)> =
             all.iter().map(|bytes| serde_json::from_slice(bytes).unwrap_or_default()).collect();
         let runs: Vec<f64> = (0..seconds.len())
-            .map(|run| all.iter().filter_map(|(seconds, _)| seconds.get(run)).copied().fold(0.0, f64::max))
+            .map(|run| all.iter().filter_map(|(seconds, _, _)| seconds.get(run)).copied().fold(0.0, f64::max))
             .collect();
         let (median, least, most) = spread(&runs);
         let bytes = self.manifest.global_bytes()?;
         let topology = self.world.topology();
-        let per_rank = all.iter().enumerate().map(|(rank, (seconds, staging_bytes))| RankRow {
+        let per_rank = all.iter().enumerate().map(|(rank, (seconds, staging_bytes, _))| RankRow {
             rank,
             host: topology.host(Rank(rank as u32)).to_string(),
             domain: topology.domain(Rank(rank as u32)).0,
@@ -179,11 +188,12 @@ impl<'a> Job<'a> {
             bound_seconds: Results::bound(report, rate),
             nic_rate: rate.bytes_per_second,
             nic_rate_from: rate.from,
-            staging_bytes: all.iter().map(|&(_, staging)| staging).max().unwrap_or(0),
+            staging_bytes: all.iter().map(|&(_, staging, _)| staging).max().unwrap_or(0),
             chunk_bytes: report.chunk_bytes,
             flows: report.flows,
             plan_seconds: report.plan_time.as_secs_f64(),
             verified: self.arguments.verify.then_some(true),
+            model_ranks: all.iter().filter(|(_, _, here)| *here).count(),
             ranks: self.world.size(),
             replicated_unknown: self.unknown.clone(),
             per_rank: per_rank.collect(),

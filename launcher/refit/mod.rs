@@ -7,6 +7,7 @@
 mod arguments;
 mod consent;
 mod error;
+mod everywhere;
 mod job;
 mod nic_rate;
 mod output;
@@ -43,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             world.finalize(deadline).map_err(|error| Failure::new(FAILED, error))?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) => Err(give_up(world, error)),
+        Err(error) => give_up(world, error),
     }
 }
 
@@ -64,24 +65,26 @@ fn failure(error: RefitError) -> Failure {
 }
 
 /// Ends the job on all ranks with the first cause.
-fn give_up(world: Communicator, error: RefitError) -> Failure {
+fn give_up(world: Communicator, error: RefitError) -> Result<ExitCode, Failure> {
     match error {
-        // All ranks know, so they can part in order; that one of them cannot changes nothing.
+        // All ranks know, so they can part in order: each has spoken before the first ends, at which mpirun would kill
+        // the others. That one of them cannot part changes nothing.
         RefitError::Agreed { .. } => {
+            let code = failure(error).report();
             if let Ok(deadline) = Communicator::default_deadline()
                 && let Err(error) = world.finalize(deadline)
             {
                 log::debug!("the job could not be ended in order: {error}");
             }
-            failure(error)
+            Ok(code)
         }
         RefitError::Comm(CommError::Aborted(cause) | CommError::Execute(ExecuteError::Aborted(cause))) => {
-            Failure::new(FAILED, cause.to_string())
+            Err(Failure::new(FAILED, cause.to_string()))
         }
         error => {
             let failure = failure(error);
             let first = world.abort("refit", &format!("failed: {}", failure.message()));
-            if first.rank == world.rank() { failure } else { Failure::new(FAILED, first.to_string()) }
+            Err(if first.rank == world.rank() { failure } else { Failure::new(FAILED, first.to_string()) })
         }
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Results {
     pub(super) flows: usize,
     pub(super) plan_seconds: f64,
     pub(super) verified: Option<bool>,
+    /// Ranks whose host has the model, which compare every byte with it.
+    pub(super) model_ranks: usize,
     pub(super) ranks: usize,
     pub(super) replicated_unknown: Vec<String>,
     pub(super) per_rank: Vec<RankRow>,
@@ -109,10 +111,11 @@ impl Results {
         );
         row("planned in", format!("{:.3} s, {} flows", self.plan_seconds, self.flows));
         let verified = match self.verified {
-            Some(true) => "every byte and digest",
-            _ => "no (--verify)",
+            Some(true) if self.model_ranks == self.ranks => "every byte and digest".into(),
+            Some(true) => format!("every digest, every byte on the {} ranks that have the model", self.model_ranks),
+            _ => "no (--verify)".into(),
         };
-        row("verified", verified.into());
+        row("verified", verified);
         let unknown = &self.replicated_unknown;
         if !unknown.is_empty() {
             let shown = unknown.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");

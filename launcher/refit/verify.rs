@@ -1,6 +1,6 @@
 //! Proof that every byte arrived. In: model, manifest, both sides' memory. Out: nothing, or the first difference.
-//! Guarantee: digests are computed from the source ranks' own memory and from the destinations'; then every
-//! destination byte is compared with what the model says.
+//! Guarantee: digests are computed from the source ranks' own memory and from the destinations'; and where the model is
+//! on the host, every destination byte is compared with what the model says.
 
 use super::error::RefitError;
 use super::shards::{SideMemory, byte_strides, for_each_row, stored_boxes};
@@ -128,7 +128,9 @@ pub(super) fn check(
             let part = Part { lo: &stored.lo, extent: &stored.extent, local: &stored.local };
             digest = digest.wrapping_add(part.digest(&tensor.name, layout, held, index as u32, &bytes)?);
             let region = Region { lo: &stored.lo, extent: &stored.extent };
-            let matched = if stored.extent == *shape {
+            let matched = if !model.is_here() {
+                Ok(())
+            } else if stored.extent == *shape {
                 model.matches(index, region, local)
             } else {
                 let mut packed = vec![0u8; (stored.extent.iter().product::<u64>() * layout.dtype().bytes()) as usize];

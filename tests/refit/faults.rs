@@ -48,7 +48,8 @@ fn the_others_name_a_killed_rank_in_time() {
         kill(Pid::from_raw(rank_process(&mark, 4).unwrap()), Signal::SIGKILL).unwrap();
         let (ended, at) = running.join().unwrap();
         assert!(at - killed < SURVIVORS, "{:?}: {ended:#?}", at - killed);
-        assert_eq!(ended.finished.code(), Some(137), "{ended:#?}");
+        // Whose end the launcher hears of first decides the exit code; either way it says who was killed.
+        assert!(matches!(ended.finished.code(), Some(137 | 1)), "{ended:#?}");
         assert!(ended.finished.errors.contains("signal 9 (SIGKILL)"), "{ended:#?}");
         let errors = ended.errors();
         assert_eq!(errors.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 5], "{ended:#?}");

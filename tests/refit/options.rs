@@ -1,10 +1,12 @@
 //! Options, environment, kinds of models. In: small models. Out: nothing. Guarantee: each does what its help says.
 
 use crate::assembly::assemble;
-use crate::job::{Job, in_repository};
+use crate::job::{CROSSMESH, Job, clean_command, in_repository};
 use crate::model::{self, EXAMPLE, EXAMPLE_BYTES, LLAMA, Tensor};
+use crate::process;
 use safetensors::Dtype;
 use serde_json::json;
+use std::time::Duration;
 
 /// A layer of experts, and names that no rule knows.
 const EXPERTS: &[Tensor] = &[
@@ -68,6 +70,34 @@ fn a_sharded_checkpoint() {
     assert!(LLAMA.iter().all(|tensor| whole[tensor.0] == model::contents(tensor)));
     let index = folder.path().join("model.safetensors.index.json");
     assert_eq!(Job::new(2, &index).with("--src tp=1 --dst tp=1").verified()["tensors"], LLAMA.len());
+}
+
+/// Destination ranks may be on hosts without the model; source ranks may not.
+#[test]
+fn a_model_that_only_some_ranks_have() {
+    let (folder, model) = model::file(LLAMA);
+    let job = |missing: &str| {
+        let moved = format!(
+            "case $CROSSMESH_RANK in {missing}) model={0}/missing.safetensors;; *) model={0}/model.safetensors;; esac",
+            folder.path().display()
+        );
+        let script = format!(
+            "{moved}; exec \"$0\" refit $model --src tp=2 --dst tp=3 --verify --out {}/out",
+            folder.path().display()
+        );
+        let run = ["run", "--starter", "local", "-n", "5", "--domains", "2", "--", "sh", "-c", &script, CROSSMESH];
+        let ended = process::run(&mut clean_command(CROSSMESH, &run.map(String::from), &[]), Duration::from_secs(60));
+        ended.unwrap()
+    };
+    let table = job("[34]").expect_success().output;
+    assert!(table.contains("every digest, every byte on the 3 ranks that have the model"), "{table}");
+    let whole = assemble(&folder.path().join("out"), &[2, 3, 4]).tensors;
+    assert!(LLAMA.iter().all(|tensor| whole[tensor.0] == model::contents(tensor)));
+    let ended = job("[14]");
+    assert_eq!(ended.code(), Some(2), "{ended:#?}");
+    let told = ended.errors.lines().filter(|line| line.starts_with('[') && line.contains("rank 1 on host"));
+    assert_eq!(told.count(), 4, "{ended:#?}");
+    assert!(ended.errors.contains("missing.safetensors: No such file") && model.exists(), "{ended:#?}");
 }
 
 #[test]
