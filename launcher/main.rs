@@ -3,6 +3,7 @@
 //! In: the command line and the environment. Out: one subcommand, its exit code. Guarantee: every error ends as one
 //! line `crossmesh: message: cause` on standard error; wrong arguments exit with 2.
 
+mod bench;
 mod checkpoint;
 mod env_command;
 mod failure;
@@ -32,6 +33,8 @@ enum Command {
     Run(run::Arguments),
     /// Move a model's weights from one layout to another
     Refit(Box<refit::Arguments>),
+    /// Measure how fast tensors move, beside what an MPI user would write by hand
+    Bench(Box<bench::Arguments>),
     /// Show every environment variable with its value, default and meaning
     Env(env_command::Arguments),
     /// What a starter runs in place of the program, once per rank
@@ -54,6 +57,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Refit(arguments) => refit::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Env(arguments) => env_command::run(&arguments),
         Command::RankAgent(arguments) => run::agent::run(&arguments),
         Command::RankProgram(arguments) => run::program::run(&arguments),

@@ -1,0 +1,112 @@
+//! Why a bench did not run or did not pass.
+//!
+//! In: errors of the steps. Out: a message and whether the caller can cure it. Guarantee: wrong data is an error like any
+//! other.
+
+use crossmesh::base::bytes::SizeError;
+use crossmesh::comm::CommError;
+use crossmesh::layout::LayoutError;
+use crossmesh::plan::PlanError;
+use nix::errno::Errno;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// A bench that cannot run, or that found wrong data.
+#[derive(Debug, Error)]
+pub(crate) enum BenchError {
+    /// An option's value.
+    #[error("--{option} {value:?}: {allowed}")]
+    Option { option: &'static str, value: String, allowed: String },
+    /// A byte count.
+    #[error("--bytes")]
+    Bytes(#[source] SizeError),
+    /// Too few ranks.
+    #[error("the bench needs {needed} ranks and the job has {ranks}; start it with crossmesh run -n {needed}")]
+    TooFewRanks { needed: u64, ranks: usize },
+    /// Ranks on several hosts.
+    #[error("ranks 0 and {rank} are on hosts {first} and {other}, whose clocks cannot be compared; use one host")]
+    SeveralHosts { rank: usize, first: String, other: String },
+    /// The environment forces another route than the one to be measured.
+    #[error(
+        "route {wanted} was to be measured and the environment forces {forced}; unset CROSSMESH_ROUTE and CROSSMESH_INJECTION"
+    )]
+    RouteForced { wanted: String, forced: String },
+    /// Data does not take the link that was to be measured.
+    #[error("link {wanted} was to be measured and the ranks of this job are joined by {found}; {cure}")]
+    OtherLink { wanted: String, found: String, cure: String },
+    /// The list of peers.
+    #[error("cannot read list of peers {path:?}")]
+    PeersFile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Its contents.
+    #[error("list of peers {path:?} is not as docs/bench.md describes it")]
+    PeersText {
+        path: PathBuf,
+        #[source]
+        source: toml::de::Error,
+    },
+    /// A peer that has no name, command or method.
+    #[error("list of peers {path:?}: job {job:?} has no {what}; see docs/bench.md")]
+    PeersIncomplete { path: PathBuf, job: String, what: &'static str },
+    /// A peer that cannot be started.
+    #[error("peer {job:?} cannot be started by {program:?}; install it or measure without: --peers none")]
+    PeerStart {
+        job: String,
+        program: String,
+        #[source]
+        source: io::Error,
+    },
+    /// A peer that said nothing, or ended.
+    #[error("peer {job:?} {what}; its own messages are above")]
+    PeerGone { job: String, what: String },
+    /// A peer that said something else.
+    #[error("peer {job:?} answered {answer:?}; expected {expected}")]
+    PeerAnswer { job: String, answer: String, expected: String },
+    /// The kernel's clock.
+    #[error("the monotonic clock cannot be read")]
+    Clock(#[source] Errno),
+    /// Binding to a core.
+    #[error("this process cannot be bound to a core; bind it by its starter, or use --bind none")]
+    Binding(#[source] Errno),
+    /// Layouts.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The manifest.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The results file.
+    #[error("cannot write {path:?}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Elements that arrived wrong.
+    #[error("wrong results: {0}")]
+    Wrong(String),
+    /// Ranks, links, transfers.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl BenchError {
+    /// Whether the user can cure it by another call.
+    pub(crate) fn is_bad_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Option { .. }
+                | Self::Bytes(_)
+                | Self::TooFewRanks { .. }
+                | Self::SeveralHosts { .. }
+                | Self::RouteForced { .. }
+                | Self::OtherLink { .. }
+                | Self::PeersFile { .. }
+                | Self::PeersText { .. }
+                | Self::PeersIncomplete { .. }
+        )
+    }
+}

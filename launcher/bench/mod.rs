@@ -1,0 +1,92 @@
+//! `crossmesh bench`: how fast crossmesh moves tensors, beside what an MPI user would write by hand.
+//!
+//! In: shapes, memory, routes, peers; or links and sizes. Out: a table, JSON, bars. Guarantee: the data of every run is
+//! new and every element is compared afterwards; any wrong element makes the command fail.
+
+mod binding;
+mod clock;
+mod error;
+mod p2p;
+mod pattern;
+mod reshard;
+mod statistics;
+
+use crate::failure::{BAD_INPUT, Failure};
+use clap::Subcommand;
+use crossmesh::base::{Deadline, Rank};
+use crossmesh::comm::{CommError, Communicator, WorldOptions};
+use error::BenchError;
+use std::process::ExitCode;
+
+/// Exit code of a bench that failed or whose data was wrong.
+const FAILED: u8 = 1;
+
+/// Arguments of `crossmesh bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tensors of several shapes between two layouts, beside MPI_Alltoallw and others
+    Reshard(reshard::Arguments),
+    /// Rate and latency of each link between two ranks
+    P2p(p2p::Arguments),
+}
+
+/// Runs the bench on this rank.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.what {
+        What::Reshard(arguments) => {
+            let request = reshard::Request::parse(arguments).map_err(refused)?;
+            on_world(vec![Rank(0), Rank(request.sources())], |world| reshard::run(world, &request))
+        }
+        What::P2p(arguments) => {
+            let request = p2p::Request::parse(arguments).map_err(refused)?;
+            on_world(vec![Rank(0), Rank(1)], |world| p2p::run(world, &request))
+        }
+    }
+}
+
+fn refused(error: BenchError) -> Failure {
+    Failure::new(BAD_INPUT, error)
+}
+
+/// A bench that ran to its end, and what it found wrong, on the rank that reports it.
+type Complaint = Option<BenchError>;
+
+/// Brings the job together, runs `bench`, and ends the job in order, or on all ranks with the first cause.
+fn on_world(
+    side_starts: Vec<Rank>,
+    bench: impl FnOnce(&Communicator) -> Result<Complaint, BenchError>,
+) -> Result<ExitCode, Failure> {
+    let mut options = WorldOptions::from_environment().map_err(|error| Failure::new(BAD_INPUT, error))?;
+    if options.side_starts.is_empty() {
+        options.side_starts = side_starts;
+    }
+    let world = Communicator::world(&options).map_err(|error| Failure::new(FAILED, error))?;
+    match bench(&world) {
+        Ok(complaint) => {
+            world.finalize(deadline().map_err(refused)?).map_err(|error| Failure::new(FAILED, error))?;
+            complaint.map_or(Ok(ExitCode::SUCCESS), |wrong| Err(Failure::new(FAILED, wrong)))
+        }
+        Err(error) => Err(give_up(&world, error)),
+    }
+}
+
+fn give_up(world: &Communicator, error: BenchError) -> Failure {
+    if let BenchError::Comm(CommError::Aborted(_)) = &error {
+        return Failure::new(FAILED, error);
+    }
+    let code = if error.is_bad_input() { BAD_INPUT } else { FAILED };
+    let failure = Failure::new(code, error);
+    let first = world.abort("bench", &failure.message());
+    if first.rank == world.rank() { failure } else { Failure::new(FAILED, first.to_string()) }
+}
+
+/// What every collective call here is given.
+fn deadline() -> Result<Deadline, BenchError> {
+    Ok(Communicator::default_deadline()?)
+}
