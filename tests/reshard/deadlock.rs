@@ -1,7 +1,7 @@
 //! Nothing waits in a circle: many chunks through the least staging, over chains that begin in every domain, several
 //! transfers at once that every rank starts and waits for in an order of its own.
 
-use super::random::{Memory, choices, manifest, transfer};
+use super::random::{Memory, choices, manifest, seed, transfer};
 use super::transfer::{Transfer, mix};
 use super::{finalize, soon, world};
 use crate::planner::{all_options, layout};
@@ -86,10 +86,10 @@ fn round(world: &Communicator, seed: u64) {
     }
 }
 
-fn rounds(seed: u64) {
+fn rounds(job: u64) {
     let world = world();
     for number in 0..ROUNDS {
-        round(&world, mix(seed << 16 | number) >> 1);
+        round(&world, seed(1000 + job, number));
     }
     finalize(world);
 }

@@ -6,6 +6,7 @@ mod bad_input;
 mod communicator;
 mod deadlock;
 mod killed;
+mod large;
 mod many;
 mod matrix;
 mod random;
