@@ -25,7 +25,7 @@ pub(super) fn replay(world: &Communicator, seed: u64, route: RouteOptions, memor
     for round in 0..2 {
         transfer.fill(round);
         reshard.start().expect("a transfer that is not active");
-        if (seed + round) % 5 == 0 {
+        if (seed + round).is_multiple_of(5) {
             while !reshard.test().expect("a test of a running transfer") {
                 std::thread::yield_now();
             }

@@ -28,8 +28,8 @@ impl Memory {
         let shared = match self {
             Memory::Shared => true,
             Memory::Private => false,
-            Memory::PerRank => rank.0 % 2 == 0,
-            Memory::PerBuffer => (number + rank.index()) % 2 == 0,
+            Memory::PerRank => rank.0.is_multiple_of(2),
+            Memory::PerBuffer => (number + rank.index()).is_multiple_of(2),
         };
         if shared { Buffer::shared(bytes) } else { Buffer::private(bytes) }.expect("memory for a small buffer")
     }
