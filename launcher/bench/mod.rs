@@ -6,6 +6,7 @@
 mod binding;
 mod clock;
 mod error;
+mod output;
 mod p2p;
 mod pattern;
 mod reshard;
