@@ -96,10 +96,26 @@ json.dump(runs[0] | {"links": [link for run in runs for link in run["links"]]}, 
 ' "${links[@]}") >"$json"
 }
 
+# Transfers over TCP beside iperf3.
+tcp() {
+  have iperf3 || die "iperf3 is missing, the peer of TCP transfers: apt-get install iperf3"
+  bash tests/bench/tcp.sh "$CROSSMESH" "$@"
+}
+
+# What waiting costs, of 80 ranks; and whether many ranks on few cores still move as much as two.
+ranks() {
+  job 82 -- "$CROSSMESH" bench idle "$@"
+  local ranks
+  for ranks in 1 8; do
+    job $((2 * ranks)) -- "$CROSSMESH" bench reshard --shapes contiguous,columns-1k --sources "$ranks" --destinations "$ranks" \
+      --memory shared --peers none --bind none
+  done
+}
+
 what=${1:-}
 case $what in
-  reshard | p2p) shift ;;
-  *) die "usage: ./x bench reshard|p2p [ARGUMENT...]; crossmesh bench reshard --help lists the arguments" ;;
+  reshard | p2p | tcp | ranks) shift ;;
+  *) die "usage: ./x bench reshard|p2p|tcp|ranks [ARGUMENT...]; crossmesh bench reshard --help lists the arguments" ;;
 esac
 build
 "$what" "$@"
