@@ -4,6 +4,7 @@
 
 use super::ExecuteError;
 use super::execution::Execution;
+use super::rest::{self, Rest};
 use crate::base::{Backoff, Deadline, Rank};
 use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
@@ -11,6 +12,7 @@ use crate::transport::{Capabilities, Event, MessageLink, Signal};
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -21,18 +23,6 @@ const VERDICT: Duration = Duration::from_secs(2);
 
 /// How long the progress thread sleeps when nothing wakes it.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Longest sleep on the bell: how late an abort is noticed at most.
-const LONGEST_REST: Duration = Duration::from_millis(50);
-/// Longest sleep in the network link: how late a flag of a mapped peer is noticed at most.
-const LINK_REST: Duration = Duration::from_millis(1);
-
-/// How a process can sleep.
-enum Rest {
-    Bell,
-    Link(usize),
-    Moment,
-}
 
 /// The message links of this process.
 pub(super) struct Links(Vec<Box<dyn MessageLink>>);
@@ -79,6 +69,8 @@ struct Shared {
     host: String,
     /// What peers of this node wake this process by.
     bell: Bell,
+    /// Per link what a sleeper polls.
+    readiness: Vec<Option<OwnedFd>>,
     waiters: AtomicUsize,
     active: AtomicUsize,
     stop: AtomicBool,
@@ -106,6 +98,7 @@ impl Engine {
         host: String,
         bell: Bell,
     ) -> Result<Self, ExecuteError> {
+        let readiness = links.iter().map(|link| link.readiness()).collect();
         let inner = Inner {
             links: Links(links),
             executions: Vec::new(),
@@ -119,6 +112,7 @@ impl Engine {
             control,
             host,
             bell,
+            readiness,
             waiters: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -175,6 +169,7 @@ impl Engine {
 
     fn wait_inside(&self, execution: u32, deadline: Deadline) -> Result<(), ExecuteError> {
         let mut backoff = Backoff::new();
+        let mut rests = 0u32;
         loop {
             self.shared.check_abort()?;
             let mut inner = self.shared.lock();
@@ -189,8 +184,10 @@ impl Engine {
             drop(inner);
             if moved {
                 backoff.reset();
+                rests = 0;
             } else if backoff.is_tired() {
-                self.shared.rest(&mut backoff, deadline)?;
+                self.shared.rest(&mut backoff, rests, deadline)?;
+                rests = rests.saturating_add(1);
             } else {
                 backoff.snooze();
             }
@@ -275,7 +272,7 @@ impl Shared {
 
     /// Sleeps until a peer or the network has news: on the bell when only mapped peers are left, in the network link
     /// when it is in use, for a moment when a link can do neither.
-    fn rest(&self, backoff: &mut Backoff, deadline: Deadline) -> Result<(), ExecuteError> {
+    fn rest(&self, backoff: &mut Backoff, rests: u32, deadline: Deadline) -> Result<(), ExecuteError> {
         let armed = self.bell.arm();
         let mut inner = self.lock();
         // Whoever told something before the bell was armed did not ring it.
@@ -286,10 +283,14 @@ impl Shared {
         match inner.rest() {
             Rest::Bell => {
                 drop(inner);
-                armed.sleep(LONGEST_REST.min(deadline.remaining()));
+                armed.sleep(rest::LONGEST.min(deadline.remaining()));
             }
-            Rest::Link(link) => {
-                inner.links.get(link).wait(LINK_REST)?;
+            Rest::Link { link, mapped } => {
+                let busy = inner.links.get(link).wait(Duration::ZERO)?;
+                drop(inner);
+                if !busy {
+                    rest::sleep_on(self.readiness[link].as_ref(), rest::limit(rests, mapped).min(deadline.remaining()));
+                }
             }
             Rest::Moment => {
                 drop(inner);
@@ -417,7 +418,8 @@ impl Inner {
                 if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
                     return Rest::Moment;
                 }
-                rest = Rest::Link(link);
+                let before = matches!(rest, Rest::Link { mapped: true, .. });
+                rest = Rest::Link { link, mapped: before || execution.has_mapped_peers() };
             }
         }
         rest

@@ -24,6 +24,7 @@ mod prepare;
 mod program;
 mod reach;
 mod request;
+mod rest;
 mod tensors;
 
 pub use engine::Engine;

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::base::{Deadline, Rank};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Which faults, and how often.
@@ -174,6 +175,10 @@ impl<L: MessageLink> MessageLink for FaultyLink<L> {
             events.extend(self.held.pop_front());
         }
         Ok(())
+    }
+
+    fn readiness(&self) -> Option<OwnedFd> {
+        self.inner.readiness()
     }
 
     fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {

@@ -27,6 +27,7 @@ use crate::base::{Deadline, Rank};
 use crate::memory::{SegmentId, Span};
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 bitflags! {
@@ -201,6 +202,11 @@ pub trait MessageLink: Send {
     fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
         let _ = limit;
         Ok(false)
+    }
+    /// A descriptor that poll(2) finds readable when a poll of the link may find something, so that a caller can sleep
+    /// without keeping the link; only after `wait` with no limit has found nothing.
+    fn readiness(&self) -> Option<OwnedFd> {
+        None
     }
     /// Ends the connection to `peer`; once it returns no write of that peer can land. Tickets of puts to it are
     /// not reported any more.

@@ -115,6 +115,11 @@ impl Execution {
         self.links.iter().copied()
     }
 
+    /// Whether some peers tell their news by flags in mapped memory.
+    pub(super) fn has_mapped_peers(&self) -> bool {
+        self.bound.peers.iter().any(|peer| peer.bell.is_some())
+    }
+
     /// Wakes mapped peers, when flags were written since the last time.
     fn ring(&mut self) {
         if std::mem::take(&mut self.told) {

@@ -35,6 +35,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -346,6 +347,10 @@ impl MessageLink for TcpLink {
             }
         }
         Ok(())
+    }
+
+    fn readiness(&self) -> Option<OwnedFd> {
+        self.readiness.0.try_clone().ok()
     }
 
     fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
