@@ -130,11 +130,16 @@ def mpi_peers(folder):
 def point_to_point(folder):
     """Both tables of each link; a link that does not join the ranks is refused."""
     sizes = [1, 4096, 1 << 20]
-    for links, options in ((["mapped", "process"], ()), (["tcp"], ("--domains", "2"))):
+    jobs = (
+        (["mapped", "process"], (), {}),
+        (["shm"], (), {"CROSSMESH_MAPPED": "staged"}),
+        (["tcp"], ("--domains", "2"), {}),
+    )
+    for links, options, environment in jobs:
         path = folder / "p2p.json"
         code, lines, errors = bench(
             2, "p2p", "--bytes", "1,4KiB,1MiB", "--iterations", "20", "--link", ",".join(links), "--json", str(path),
-            options=options,
+            options=options, environment=environment,
         )  # fmt: skip
         assert code == 0, (code, lines, errors)
         results = json.loads(path.read_text())["links"]

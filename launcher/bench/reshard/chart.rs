@@ -7,7 +7,7 @@ use std::fmt::Write;
 const WIDTH: f64 = 980.0;
 const LABELS: f64 = 300.0;
 /// Right of the longest bar: rate and ratio.
-const VALUES: f64 = 230.0;
+const VALUES: f64 = 250.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 22.0;
 const TITLE: f64 = 34.0;
@@ -26,7 +26,7 @@ pub(super) fn svg(results: &Results) -> String {
     );
     place(&mut text, 12.0, 24.0, "start", "font-size=\"16\"", "Payload delivered, GB/s: median and quartiles");
     let caption = format!(
-        "{}, {} cores, {} rounds; x: crossmesh (shared memory, first route) over this peer, paired",
+        "{}, {} cores, {} rounds; after the rate: the first bar of the shape over this one, round by round",
         results.host, results.cores, results.repeat
     );
     place(&mut text, 12.0, 42.0, "start", "fill=\"#555\"", &caption);
@@ -75,7 +75,7 @@ fn group(text: &mut String, shape: &ShapeResults, top: f64, scale: f64) {
         let Some(rate) = method.gb_per_s else { continue };
         let mut value = format!("{:.2}", rate.median);
         if let Some(ratio) = reference.and_then(|own| shape.ratio(&own.name, &method.name)) {
-            let _ = write!(value, "   {:.2}x ({:.2}..{:.2})", ratio.median, ratio.q1, ratio.q3);
+            let _ = write!(value, "; crossmesh {:.2}x ({:.2}..{:.2})", ratio.median, ratio.q1, ratio.q3);
         }
         let end = LABELS + rate.q3.max(rate.median) * scale + 8.0;
         place(text, end, y + BAR - 4.0, "start", "", &value);

@@ -36,13 +36,15 @@ use std::fs;
 /// Runs the bench on this rank; collective.
 pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, BenchError> {
     check_ranks(world, request)?;
+    // A bound process sees one core.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let binding = request.bind.then(|| Binding::in_turn(world.rank())).transpose()?;
     let leads = world.rank() == Rank(0);
     let shows = leads && output::leaves_room_for_a_table(request.json.as_deref());
     let mut results = Results {
         host: world.topology().host(Rank(0)).to_string(),
         crossmesh: crossmesh::BUILD,
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cores,
         core_of_rank: cores_of_ranks(world, binding.as_ref())?,
         load_before: load(),
         load_after: None,

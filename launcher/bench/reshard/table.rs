@@ -44,7 +44,7 @@ pub(super) fn summary(results: &Results) -> String {
     if peers.is_empty() {
         return String::new();
     }
-    let headings = ["crossmesh over each peer's best", ""].into_iter().map(String::from);
+    let headings = ["shape", "crossmesh"].into_iter().map(String::from);
     let mut rows = vec![headings.chain(peers.iter().map(|peer| format!("/ {peer}"))).collect::<Vec<_>>()];
     for shape in &results.shapes {
         for own in shape.methods.iter().filter(|method| method.party == Party::Crossmesh) {
@@ -54,7 +54,7 @@ pub(super) fn summary(results: &Results) -> String {
         }
     }
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
-    let mut text = String::from("\n");
+    let mut text = String::from("\nrate of crossmesh over that of each peer under its best settings\n");
     for row in &rows {
         let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:<width$}", width = width(column)));
         let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
@@ -102,10 +102,11 @@ mod tests {
     fn summary_takes_the_best_settings() {
         let text = summary(&example(0));
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-        assert_eq!(lines.len(), 3, "{text}");
-        assert!(lines[0].ends_with("/ alltoallw         / pull"), "{text}");
+        assert_eq!(lines.len(), 4, "{text}");
+        let headings: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(headings, ["shape", "crossmesh", "/", "alltoallw", "/", "pull"], "{text}");
         // Over the faster of two settings of alltoallw.
-        assert!(lines[1].contains("shared flat") && lines[1].contains("2.00 (1.50..2.25)"), "{text}");
+        assert!(lines[2].contains("shared flat") && lines[2].contains("2.00 (1.50..2.25)"), "{text}");
         let mut alone = example(0);
         alone.shapes[0].methods.truncate(2);
         assert_eq!(summary(&alone), "");
