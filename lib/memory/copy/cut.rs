@@ -61,7 +61,7 @@ impl CopyTable {
     }
 
     /// Adds a part of a box whose ends were checked when the box was added.
-    fn add_piece(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64) {
+    pub(super) fn add_piece(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64) {
         let first_dimension = self.dimensions.len() as u32;
         self.dimensions.extend_from_slice(loops);
         let end =

@@ -2,6 +2,7 @@
 //! Guarantee: bounds are checked per box before its first byte moves; nothing is allocated after the table is
 //! built; source and destination may overlap (bytes then move as by memmove, run by run).
 
+mod coalesce;
 mod cut;
 mod kernel;
 mod sweep;
