@@ -84,7 +84,7 @@ impl<'a> Sum<'a> {
             return true;
         }
         let (largest, divisor) = self.rest[first];
-        if target > largest || target % divisor != 0 || self.out_of_reach.contains(&(first, target)) {
+        if target > largest || !target.is_multiple_of(divisor) || self.out_of_reach.contains(&(first, target)) {
             return false;
         }
         let (step, rounds) = self.steps[first];

@@ -82,3 +82,9 @@ fn each_rank_has_its_files() {
         }
     }
 }
+
+#[test]
+fn lines_come_as_they_are_when_asked_for() {
+    let job = finish(shell_ranks("local", &["-n", "2", "--prefix", "never"], "echo '[a]'; echo b >&2"));
+    assert_eq!((job.code, job.output.as_str(), job.error.as_str()), (Some(0), "[a]\n[a]", "b\nb\n"));
+}

@@ -32,13 +32,12 @@ pub(crate) struct Job {
     environment: Vec<(String, String)>,
     /// Rank, name, value.
     of_ranks: Vec<(u32, String, String)>,
-    limit: Duration,
 }
 
 impl Job {
     /// A job of `ranks` ranks with the caller's environment, without its settings of crossmesh.
     pub(crate) fn of(ranks: u32) -> Self {
-        Self { ranks, environment: Vec::new(), of_ranks: Vec::new(), limit: LIMIT }
+        Self { ranks, environment: Vec::new(), of_ranks: Vec::new() }
     }
 
     /// Sets a variable on all ranks.
@@ -50,12 +49,6 @@ impl Job {
     /// Sets a variable on one rank only.
     pub(crate) fn env_on(mut self, rank: u32, name: &str, value: impl ToString) -> Self {
         self.of_ranks.push((rank, name.to_string(), value.to_string()));
-        self
-    }
-
-    /// Another limit than the usual one.
-    pub(crate) fn limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
         self
     }
 
@@ -79,7 +72,7 @@ impl Job {
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .envs(self.environment)
             .env(RANK_OF, test);
-        process::run(&mut command, self.limit).unwrap()
+        process::run(&mut command, LIMIT).unwrap()
     }
 
     /// A shell script that sets what single ranks are given, then becomes its arguments.

@@ -128,7 +128,7 @@ fn catalogue(sources: u32, destinations: u32, bytes: Option<u64>) -> Vec<Shape> 
         let row = d * run;
         shape(name, meaning, Element::Bf16, [rows(row), 1, row / Element::Bf16.bytes()], by_columns)
     };
-    let replicas = if destinations % 2 == 0 { 2 } else { destinations };
+    let replicas = if destinations.is_multiple_of(2) { 2 } else { destinations };
     let halves = Cut { dim: 0, parts: destinations / replicas };
     let experts = [32u64.next_multiple_of(s), (total / (32 * 4096 * 2)).max(1).next_multiple_of(d), 4096];
     let small = Small::new(s, d);
@@ -169,7 +169,8 @@ struct Small {
 
 impl Small {
     fn new(sources: u64, destinations: u64) -> Self {
-        let common = (1..=sources).rev().find(|n| sources % n == 0 && destinations % n == 0).unwrap_or(1);
+        let common =
+            (1..=sources).rev().find(|&n| sources.is_multiple_of(n) && destinations.is_multiple_of(n)).unwrap_or(1);
         let rows = sources / common * destinations;
         let columns = (1024 / rows / destinations).max(1) * destinations;
         Self { global: [rows, 1, columns] }

@@ -203,6 +203,7 @@ impl Attach<'_> {
         let (world, program) = (group.world(rank), &self.prepared.program);
         let peering = &group.peering[world.index()];
         let pulls = program.pulls.get(&rank).cloned().unwrap_or_default();
+        invitation.check(rank, pulls.len(), program.sends.get(&rank).map_or(0, Vec::len))?;
         let mut segment = None;
         let mut segment_span = None;
         let maps = !pulls.is_empty() || program.feeds.contains_key(&rank) || program.fed.contains_key(&rank);
