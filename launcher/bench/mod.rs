@@ -6,6 +6,8 @@
 mod binding;
 mod clock;
 mod error;
+mod idle;
+mod output;
 mod p2p;
 mod pattern;
 mod reshard;
@@ -34,6 +36,8 @@ enum What {
     Reshard(reshard::Arguments),
     /// Rate and latency of each link between two ranks
     P2p(p2p::Arguments),
+    /// CPU time of ranks that wait
+    Idle(idle::Arguments),
 }
 
 /// Runs the bench on this rank.
@@ -43,6 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let request = reshard::Request::parse(arguments).map_err(refused)?;
             on_world(vec![Rank(0), Rank(request.sources())], |world| reshard::run(world, &request))
         }
+        What::Idle(arguments) => on_world(Vec::new(), |world| idle::run(world, arguments)),
         What::P2p(arguments) => {
             let request = p2p::Request::parse(arguments).map_err(refused)?;
             on_world(vec![Rank(0), Rank(1)], |world| p2p::run(world, &request))

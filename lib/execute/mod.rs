@@ -22,6 +22,7 @@ mod hop;
 mod overlap;
 mod prepare;
 mod program;
+mod reach;
 mod request;
 mod tensors;
 

@@ -8,7 +8,8 @@ use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
-use super::program::{Incoming, Program, Reach, Storage, compile};
+use super::program::{Incoming, Program, Storage, compile};
+use super::reach::Reach;
 use super::tensors::{LocalTensor, LocalTensors};
 use super::{ExecuteError, Side};
 use crate::base::Rank;
@@ -126,6 +127,7 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
         .collect();
     Reach {
         readable,
+        shared: agreement.all_shared.clone(),
         writable: agreement.all_shared.clone(),
         cores: agreement.cores,
         mapped: group.mapped != Mapped::Staged,

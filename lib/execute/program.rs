@@ -3,6 +3,7 @@
 //! (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order items by
 //! (chunk index, flow index).
 
+use super::reach::{Reach, storage};
 use crate::base::Rank;
 use crate::plan::{CellId, Plan};
 use crate::route::{Flow, Piece};
@@ -12,21 +13,6 @@ use std::ops::Range;
 
 /// Chunk of flows that no message link carries and no slot holds: only the granularity of progress.
 const MAPPED_CHUNK: u64 = 1 << 20;
-
-/// How ranks reach each other's memory.
-#[derive(Debug, Clone)]
-pub(super) struct Reach {
-    /// Per rank: ranks of its domain read its tensors directly.
-    pub(super) readable: Vec<bool>,
-    /// Per rank: ranks of its domain may write its destination tensors directly.
-    pub(super) writable: Vec<bool>,
-    /// Cores that the ranks of a node share; the least of any rank.
-    pub(super) cores: u32,
-    /// Whether ranks of a domain map each other's segments at all.
-    pub(super) mapped: bool,
-    /// Largest chunk of a message link.
-    pub(super) chunk_bytes: u64,
-}
 
 /// Where a chunk's bytes stay at a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +32,8 @@ pub(super) enum Incoming {
     Held,
     /// This rank copies from its source tensors to its destination tensors.
     OwnCopy,
+    /// This rank packs it from its source tensors into a slot.
+    Pack,
     /// This rank reads it from where `from` stores it.
     Pull { from: Rank, stored: Storage },
     /// `from` puts it here.
@@ -85,6 +73,8 @@ pub(super) struct Program {
     pub(super) pushes: Vec<Push>,
     /// Items copied from own source to own destination.
     pub(super) own_copies: Vec<u32>,
+    /// Items packed from own source tensors.
+    pub(super) packs: Vec<u32>,
     /// Items this rank reads, by whom from.
     pub(super) pulls: BTreeMap<Rank, Vec<u32>>,
     /// Items others read here, by reader.
@@ -103,65 +93,14 @@ pub(super) struct Program {
     pub(super) hops: u32,
 }
 
-impl Reach {
-    /// Whether `child` reads from where `parent` stores a chunk, rather than being sent it.
-    pub(super) fn pulls(&self, topology: &Topology, parent: Rank, stored: Storage, child: Rank) -> bool {
-        topology.domain(parent) == topology.domain(child)
-            && self.mapped
-            && (stored == Storage::Slot || self.readable[parent.index()])
-    }
-
-    /// Whether the root of a flow copies it into the tensors of `child`, which passes it to nobody.
-    fn feeds(&self, topology: &Topology, flow: &Flow, child: usize) -> bool {
-        let (root, node) = (flow.nodes[0].rank, flow.nodes[child]);
-        node.parent == Some(0)
-            && node.wants
-            && self.mapped
-            && self.writable[node.rank.index()]
-            && topology.domain(root) == topology.domain(node.rank)
-            && flow.children(child).next().is_none()
-    }
-
-    /// Whether chunks of `flow` are sent over a link or lie in slots anywhere, which limits their size.
-    fn is_staged(&self, topology: &Topology, flow: &Flow) -> bool {
-        flow.nodes.iter().enumerate().any(|(number, node)| {
-            let sent = node.parent.is_some_and(|parent| {
-                let stored = storage(flow, parent as usize);
-                let parent = flow.nodes[parent as usize].rank;
-                !self.feeds(topology, flow, number) && !self.pulls(topology, parent, stored, node.rank)
-            });
-            sent || storage(flow, number) == Storage::Slot
-        })
-    }
-
-    /// Whether receivers in the domain of `rank` copy along with the senders.
-    fn helped(&self, topology: &Topology, flows: &[Flow], rank: Rank) -> bool {
-        let mut senders: Vec<Rank> = flows
-            .iter()
-            .filter(|flow| topology.domain(flow.nodes[0].rank) == topology.domain(rank))
-            .filter(|flow| (1..flow.nodes.len()).any(|child| self.feeds(topology, flow, child)))
-            .map(|flow| flow.nodes[0].rank)
-            .collect();
-        senders.sort_unstable();
-        senders.dedup();
-        (senders.len() as u64) < u64::from(self.cores)
-    }
-}
-
-fn storage(flow: &Flow, node: usize) -> Storage {
-    match (node, flow.nodes[node].wants) {
-        (0, _) => Storage::Source,
-        (_, true) => Storage::Destination,
-        (_, false) => Storage::Slot,
-    }
-}
-
 /// A flow that this rank takes part in.
 struct Share<'a> {
     flow: &'a Flow,
     node: usize,
     chunk: u64,
     chunks: u64,
+    /// Whether the root packs.
+    packs: bool,
     /// Byte at which each piece starts.
     starts: Vec<u64>,
 }
@@ -178,8 +117,9 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
         .iter()
         .filter_map(|flow| {
             let node = flow.nodes.iter().position(|node| node.rank == rank)?;
-            let chunk = if reach.is_staged(topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
-            Some(Share { flow, node, chunk, chunks: flow.bytes.div_ceil(chunk), starts: starts(plan, flow) })
+            let packs = reach.packs(plan, topology, flow);
+            let chunk = if reach.is_staged(plan, topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
+            Some(Share { flow, node, chunk, chunks: flow.bytes.div_ceil(chunk), packs, starts: starts(plan, flow) })
         })
         .collect();
     let mut turn = 0;
@@ -264,7 +204,7 @@ impl Program {
         }
         let item = self.items.len() as u32;
         let incoming = self.incoming(topology, reach, share, item);
-        let stored = storage(flow, share.node);
+        let stored = storage(flow, share.node, share.packs);
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
         for (number, child) in flow.children(share.node) {
@@ -292,9 +232,15 @@ impl Program {
 
     fn incoming(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, item: u32) -> Incoming {
         let node = share.flow.nodes[share.node];
-        let Some(parent) = node.parent else { return Incoming::Held };
+        let Some(parent) = node.parent else {
+            if share.packs {
+                self.packs.push(item);
+                return Incoming::Pack;
+            }
+            return Incoming::Held;
+        };
         let from = share.flow.nodes[parent as usize].rank;
-        let stored = storage(share.flow, parent as usize);
+        let stored = storage(share.flow, parent as usize, share.packs);
         if reach.feeds(topology, share.flow, share.node) {
             self.fed.entry(from).or_default().push(item);
             Incoming::Fed { from }

@@ -14,14 +14,13 @@ static void give_up(const char *what) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Memory in huge pages where the kernel has them, touched.
+// Memory in huge pages where the kernel has them; the warm-up touches it.
 static char *private_memory(size_t bytes) {
   size_t whole = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE + HUGE_PAGE;
   char *mapped = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) give_up("no memory");
   madvise(mapped, whole, MADV_HUGEPAGE);
   char *aligned = (char *)(((uintptr_t)mapped + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
-  memset(aligned, 1, bytes);
   return aligned;
 }
 

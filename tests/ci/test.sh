@@ -48,6 +48,7 @@ job_steps() {
       skip "jobs over MPI: $mpi" "mpicc.$mpi or mpirun.$mpi is missing"
     fi
   done
+  step "bench" python3 tests/ci/bench_check.py
   host_steps
   if [ "${CROSSMESH_TEST_LARGE:-}" = 1 ]; then
     step "a tensor over 4 GiB" bash tests/ci/large.sh

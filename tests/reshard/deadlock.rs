@@ -1,7 +1,7 @@
 //! Nothing waits in a circle: many chunks through the least staging, over chains that begin in every domain, several
 //! transfers at once that every rank starts and waits for in an order of its own.
 
-use super::random::{Memory, choices, manifest, transfer};
+use super::random::{Memory, choices, manifest, seed, transfer};
 use super::transfer::{Transfer, mix};
 use super::{finalize, soon, world};
 use crate::planner::{all_options, layout};
@@ -39,7 +39,7 @@ fn order(seed: u64, count: usize) -> Vec<usize> {
 }
 
 fn pause(seed: u64) {
-    if seed % 4 == 0 {
+    if seed.is_multiple_of(4) {
         std::thread::sleep(Duration::from_micros(seed / 4 % 3000));
     }
 }
@@ -64,7 +64,7 @@ fn round(world: &Communicator, seed: u64) {
     for position in order(mine, ALIVE) {
         pause(mix(mine + position as u64));
         alive[position].0.start().expect("not active");
-        if mine % 3 == 0 {
+        if mine.is_multiple_of(3) {
             alive[position].0.progress();
         }
     }
@@ -73,23 +73,23 @@ fn round(world: &Communicator, seed: u64) {
         let (reshard, transfer) = &mut alive[position];
         let mut polls = 0;
         // Slow ranks look only now and then, so that others find queues full.
-        while mine % 2 == 0 && polls < 20 && !reshard.test().expect("a running transfer") {
+        while mine.is_multiple_of(2) && polls < 20 && !reshard.test().expect("a running transfer") {
             pause(mix(mine ^ polls));
             polls += 1;
         }
         match reshard.wait(deadline) {
             Ok(()) => {}
-            Err(crossmesh::execute::ExecuteError::NotStarted) if mine % 2 == 0 => {}
+            Err(crossmesh::execute::ExecuteError::NotStarted) if mine.is_multiple_of(2) => {}
             Err(error) => panic!("seed {seed}, {route:?}, {memory:?}, transfer {position} on rank {rank}: {error}"),
         }
         transfer.check(0);
     }
 }
 
-fn rounds(seed: u64) {
+fn rounds(job: u64) {
     let world = world();
     for number in 0..ROUNDS {
-        round(&world, mix(seed << 16 | number) >> 1);
+        round(&world, seed(1000 + job, number));
     }
     finalize(world);
 }

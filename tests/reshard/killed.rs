@@ -1,11 +1,12 @@
 //! A rank that is killed in the middle of a transfer: all others learn who it was, the same on all, soon.
 
+use super::random::Memory;
 use super::{soon, world};
 use crate::planner::layout;
 use crate::rig::process::Finished;
 use crate::rig::spmd::{Job, said};
 use crossmesh::base::Rank;
-use crossmesh::comm::{Buffer, Buffers, ReshardOptions, Side};
+use crossmesh::comm::{Buffers, ReshardOptions, Side};
 use crossmesh::layout::{Dtype, Placement, View};
 use crossmesh::plan::Manifest;
 use nix::sys::signal::{Signal, kill};
@@ -21,7 +22,7 @@ fn milliseconds() -> u128 {
 }
 
 /// Moves rows to columns again and again; rank 2 dies meanwhile.
-fn transfers_until_one_dies() {
+fn transfers_until_one_dies(memory: Memory) {
     let world = world();
     let rank = world.rank();
     let source = layout(&[ROWS, 1024], Dtype::F32, &[2], [0, 2], &[Placement::shard(0)]);
@@ -32,7 +33,7 @@ fn transfers_until_one_dies() {
     let mut buffers = Buffers::new(&manifest);
     for (side, layout) in [(Side::Source, source), (Side::Destination, destination)] {
         if layout.local_bytes(rank) > 0 {
-            buffers.set(side, 0, Buffer::private(layout.local_bytes(rank)).expect("memory"), View::contiguous());
+            buffers.set(side, 0, memory.buffer(rank, 0, layout.local_bytes(rank)), View::contiguous());
         }
     }
     let mut reshard = world.reshard_init(&manifest, &buffers, ReshardOptions::default(), soon()).expect("good");
@@ -73,18 +74,19 @@ fn judge(job: &Finished) {
 }
 
 macro_rules! jobs {
-    ($($name:ident: $domains:literal domains, $mapped:literal;)*) => {$(
+    ($($name:ident: $domains:literal domains, $mapped:literal, $memory:ident;)*) => {$(
         #[test]
         fn $name() {
             let job = Job::of(4).env("CROSSMESH_DOMAINS", $domains).env("CROSSMESH_MAPPED", $mapped);
-            judge(&job.run(|| transfers_until_one_dies()));
+            judge(&job.run(|| transfers_until_one_dies(Memory::$memory)));
         }
     )*};
 }
 
 jobs! {
-    mapped: 1 domains, "auto";
-    staged: 1 domains, "staged";
-    tcp: 4 domains, "auto";
-    tcp_and_mapped: 2 domains, "auto";
+    mapped_shared: 1 domains, "auto", Shared;
+    mapped_private: 1 domains, "auto", Private;
+    staged: 1 domains, "staged", Private;
+    tcp: 4 domains, "auto", Private;
+    tcp_and_mapped: 2 domains, "auto", PerRank;
 }

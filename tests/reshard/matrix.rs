@@ -1,7 +1,7 @@
 //! Every combination of ranks, domains, mappings, routes and kinds of memory, with random manifests.
 
-use super::random::{Memory, manifest, transfer};
-use super::transfer::{Spot, Transfer, mix};
+use super::random::{Memory, manifest, seed, transfer};
+use super::transfer::{Spot, Transfer};
 use super::{finalize, soon, world};
 use crate::planner::{all_options, layout};
 use crate::rig::spmd::Job;
@@ -25,7 +25,7 @@ pub(super) fn replay(world: &Communicator, seed: u64, route: RouteOptions, memor
     for round in 0..2 {
         transfer.fill(round);
         reshard.start().expect("a transfer that is not active");
-        if (seed + round) % 5 == 0 {
+        if (seed + round).is_multiple_of(5) {
             while !reshard.test().expect("a test of a running transfer") {
                 std::thread::yield_now();
             }
@@ -44,7 +44,7 @@ fn combinations(job: u64) {
         all_options().into_iter().flat_map(|route| Memory::ALL.map(|memory| (route, memory))).enumerate()
     {
         for case in 0..MANIFESTS {
-            replay(&world, mix(job << 32 | (number as u64) << 8 | case) >> 8, route, memory);
+            replay(&world, seed(job, (number as u64) << 8 | case), route, memory);
         }
     }
     finalize(world);

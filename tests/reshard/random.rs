@@ -28,11 +28,20 @@ impl Memory {
         let shared = match self {
             Memory::Shared => true,
             Memory::Private => false,
-            Memory::PerRank => rank.0 % 2 == 0,
-            Memory::PerBuffer => (number + rank.index()) % 2 == 0,
+            Memory::PerRank => rank.0.is_multiple_of(2),
+            Memory::PerBuffer => (number + rank.index()).is_multiple_of(2),
         };
         if shared { Buffer::shared(bytes) } else { Buffer::private(bytes) }.expect("memory for a small buffer")
     }
+}
+
+/// Added to the seeds of a run, for longer searches.
+const SEED: &str = "CROSSMESH_TEST_SEED";
+
+/// A seed that no other `job` and `number` have.
+pub(super) fn seed(job: u64, number: u64) -> u64 {
+    let of_run = std::env::var(SEED).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    mix(mix(of_run) ^ job << 32 ^ number) >> 8
 }
 
 /// Choices that follow from a seed.

@@ -11,7 +11,7 @@ pub(crate) use arguments::{Arguments, Request};
 
 use super::binding::Binding;
 use super::error::BenchError;
-use super::{Complaint, deadline};
+use super::{Complaint, deadline, output};
 use arguments::Link;
 use crossmesh::base::{Rank, env};
 use crossmesh::comm::{CommError, Communicator};
@@ -30,7 +30,7 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
     let takes_part = world.rank().0 < 2;
     let Some(group) = world.split(takes_part.then_some(0), 0, deadline()?)? else { return Ok(None) };
     let leads = world.rank() == Rank(0);
-    let shows = leads && request.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
+    let shows = leads && output::leaves_room_for_a_table(request.json.as_deref());
     let mut results = Results { crossmesh: crossmesh::BUILD, links: Vec::new() };
     for link in links {
         let measured = measure(&group, request, link)?;
@@ -43,7 +43,7 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
         return Ok(None);
     }
     if let Some(path) = &request.json {
-        results.write_json(path)?;
+        output::write_json(&results, path)?;
     }
     Ok(results.complaint())
 }
@@ -94,7 +94,11 @@ fn measure(group: &Communicator, request: &Request, link: Link) -> Result<LinkRe
             return Err(other_link(link, "shm"));
         }
         let measured = rate(group, &mut lanes, request.rate_iterations(bytes), 2 * seed)?;
-        results.rates.push(Rate::of(bytes, &joined(group, &measured, Rank(1), &mut results.wrong_bytes)?));
+        results.rates.push(Rate::of(
+            bytes,
+            request.depth,
+            &joined(group, &measured, Rank(1), &mut results.wrong_bytes)?,
+        ));
         lanes.truncate(1);
         let Some(there) = lanes.first_mut() else { continue };
         let mut back = lane(1)?;

@@ -4,7 +4,6 @@ use crate::bench::error::BenchError;
 use crate::bench::statistics::quantile;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::Path;
 use std::time::Duration;
 
 /// Rate of one size.
@@ -12,7 +11,7 @@ use std::time::Duration;
 pub(super) struct Rate {
     pub(super) bytes: u64,
     pub(super) iterations: u64,
-    /// Best tenth of the run.
+    /// Best tenth of the run, at least twice as many transfers as are in flight.
     pub(super) peak_gb_per_s: f64,
     pub(super) average_gb_per_s: f64,
     /// Millions of transfers in a second.
@@ -51,10 +50,11 @@ pub(super) struct Results {
 }
 
 impl Rate {
-    /// From the times at which each transfer was finished.
-    pub(super) fn of(bytes: u64, finished: &[Duration]) -> Self {
+    /// From the times at which each transfer was finished, `depth` of them in flight.
+    pub(super) fn of(bytes: u64, depth: u32, finished: &[Duration]) -> Self {
         let seconds: Vec<f64> = std::iter::once(0.0).chain(finished.iter().map(Duration::as_secs_f64)).collect();
-        let window = (finished.len() / 10).max(1);
+        // Those in flight may end together: a shorter stretch would show more than the link can do.
+        let window = (finished.len() / 10).max(2 * depth as usize).min(finished.len()).max(1);
         let shortest =
             seconds.iter().zip(seconds.iter().skip(window)).map(|(from, to)| to - from).fold(f64::INFINITY, f64::min);
         let whole = seconds.last().copied().unwrap_or(0.0);
@@ -137,18 +137,6 @@ impl Results {
         let wrong: Vec<String> = wrong.map(|link| format!("link {}: {} bytes", link.link, link.wrong_bytes)).collect();
         (!wrong.is_empty()).then(|| BenchError::Wrong(wrong.join("; ")))
     }
-
-    /// For programs; `-` is standard output.
-    pub(super) fn write_json(&self, path: &Path) -> Result<(), BenchError> {
-        let fail = |source| BenchError::Write { path: path.to_path_buf(), source };
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| fail(error.into()))?;
-        text.push('\n');
-        if path.as_os_str() == "-" {
-            use std::io::Write as _;
-            return std::io::stdout().write_all(text.as_bytes()).map_err(fail);
-        }
-        std::fs::write(path, text).map_err(fail)
-    }
 }
 
 #[cfg(test)]
@@ -162,7 +150,7 @@ mod tests {
             .map(|number| Duration::from_micros(number * 1000))
             .chain([Duration::from_micros(18_500), Duration::from_micros(19_000)])
             .collect();
-        let rate = Rate::of(1_000_000, &finished);
+        let rate = Rate::of(1_000_000, 1, &finished);
         assert!((rate.average_gb_per_s - 20.0 / 19.0).abs() < 1e-9, "{rate:?}");
         assert!((rate.peak_gb_per_s - 2.0).abs() < 1e-9, "{rate:?}");
         assert!((rate.message_rate - 20.0 / 19.0 / 1e3).abs() < 1e-9, "{rate:?}");
@@ -180,7 +168,7 @@ mod tests {
             links: vec![LinkResults {
                 link: "tcp".into(),
                 depth: 4,
-                rates: vec![Rate::of(8, &[Duration::from_millis(1)])],
+                rates: vec![Rate::of(8, 4, &[Duration::from_millis(1)])],
                 latencies: vec![Latency::of(8, &[Duration::from_millis(1)])],
                 wrong_bytes: 0,
             }],

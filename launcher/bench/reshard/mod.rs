@@ -23,7 +23,7 @@ pub(crate) use arguments::{Arguments, Request};
 
 use super::binding::Binding;
 use super::error::BenchError;
-use super::{Complaint, deadline};
+use super::{Complaint, deadline, output};
 use crossmesh::base::Rank;
 use crossmesh::comm::Communicator;
 use moving::{Moving, Timing};
@@ -38,7 +38,7 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
     check_ranks(world, request)?;
     let binding = request.bind.then(|| Binding::in_turn(world.rank())).transpose()?;
     let leads = world.rank() == Rank(0);
-    let shows = leads && request.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
+    let shows = leads && output::leaves_room_for_a_table(request.json.as_deref());
     let mut results = Results {
         host: world.topology().host(Rank(0)).to_string(),
         crossmesh: crossmesh::BUILD,
@@ -68,10 +68,10 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
         print!("{}", table::summary(&results));
     }
     if let Some(path) = &request.json {
-        results.write_json(path)?;
+        output::write_json(&results, path)?;
     }
     if let Some(path) = &request.svg {
-        fs::write(path, chart::svg(&results)).map_err(|source| BenchError::Write { path: path.clone(), source })?;
+        output::write(&chart::svg(&results), path)?;
     }
     Ok(results.complaint())
 }

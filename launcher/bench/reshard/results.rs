@@ -6,7 +6,6 @@ use super::shape::Shape;
 use crate::bench::error::BenchError;
 use crate::bench::statistics::Spread;
 use serde::Serialize;
-use std::path::Path;
 
 /// One run.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -159,18 +158,6 @@ impl Results {
         });
         let wrong: Vec<String> = wrong.collect();
         (!wrong.is_empty()).then(|| BenchError::Wrong(wrong.join("; ")))
-    }
-
-    /// For programs; `-` is standard output.
-    pub(super) fn write_json(&self, path: &Path) -> Result<(), BenchError> {
-        let fail = |source| BenchError::Write { path: path.to_path_buf(), source };
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| fail(error.into()))?;
-        text.push('\n');
-        if path.as_os_str() == "-" {
-            use std::io::Write as _;
-            return std::io::stdout().write_all(text.as_bytes()).map_err(fail);
-        }
-        std::fs::write(path, text).map_err(fail)
     }
 }
 

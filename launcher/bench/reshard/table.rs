@@ -14,7 +14,7 @@ pub(super) fn shape(results: &ShapeResults) -> String {
     let _ = write!(text, "  {:<width$}  {:<24}", "", "GB/s, median (q1..q3)");
     if compares {
         for method in &own {
-            let _ = write!(text, "  {:<23}", method.name.trim_start_matches("crossmesh ").to_string() + " /");
+            let _ = write!(text, "  {:<23}", format!("{} / it", short(method)));
         }
     }
     text = text.trim_end().to_string() + "\n";
@@ -33,32 +33,38 @@ pub(super) fn shape(results: &ShapeResults) -> String {
     text
 }
 
-/// All shapes: crossmesh against each peer under its best settings.
+/// All shapes, a line for each way of crossmesh: its rate over that of each peer under the peer's best settings.
 pub(super) fn summary(results: &Results) -> String {
-    let mut rows =
-        vec![vec!["shape".to_string(), "crossmesh".into(), "peer, best settings".into(), "ratio (q1..q3)".into()]];
-    for shape in &results.shapes {
-        let own = shape.methods.iter().filter(|method| method.party == Party::Crossmesh);
-        for method in own {
-            for group in shape.peer_groups() {
-                let Some(best) = shape.best(group) else { continue };
-                let name = method.name.trim_start_matches("crossmesh ").to_string();
-                let ratio = cell(shape.ratio(&method.name, &best.name));
-                rows.push(vec![shape.name.to_string(), name, best.name.clone(), ratio]);
-            }
+    let mut peers: Vec<&str> = Vec::new();
+    for group in results.shapes.iter().flat_map(ShapeResults::peer_groups) {
+        if !peers.contains(&group) {
+            peers.push(group);
         }
     }
-    if rows.len() == 1 {
+    if peers.is_empty() {
         return String::new();
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths = [width(0), width(1), width(2)];
+    let headings = ["crossmesh over each peer's best", ""].into_iter().map(String::from);
+    let mut rows = vec![headings.chain(peers.iter().map(|peer| format!("/ {peer}"))).collect::<Vec<_>>()];
+    for shape in &results.shapes {
+        for own in shape.methods.iter().filter(|method| method.party == Party::Crossmesh) {
+            let ratio = |peer: &&str| cell(shape.best(peer).and_then(|best| shape.ratio(&own.name, &best.name)));
+            let names = [shape.name.to_string(), short(own).to_string()];
+            rows.push(names.into_iter().chain(peers.iter().map(ratio)).collect());
+        }
+    }
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
     let mut text = String::from("\n");
     for row in &rows {
-        let [first, second, third] = widths;
-        let _ = writeln!(text, "{:<first$}  {:<second$}  {:<third$}  {}", row[0], row[1], row[2], row[3]);
+        let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:<width$}", width = width(column)));
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
     text
+}
+
+/// A way of crossmesh by what tells it from the others.
+fn short(method: &Method) -> &str {
+    method.name.trim_start_matches("crossmesh ")
 }
 
 fn amount(results: &ShapeResults) -> String {
@@ -85,7 +91,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(lines.len(), 7, "{text}");
         assert!(lines[0].ends_with("256.0 MiB delivered, 4 to 4 ranks"), "{text}");
-        assert!(lines[1].ends_with("shared flat /            private flat /"), "{text}");
+        assert!(lines[1].ends_with("shared flat / it         private flat / it"), "{text}");
         assert!(lines[2].contains("13.42 (10.07..13.42)"), "{text}");
         assert!(lines[5].contains("2.00 (1.50..2.25)"), "{text}");
         assert!(!text.contains("WRONG"));
@@ -95,8 +101,13 @@ mod tests {
     #[test]
     fn summary_takes_the_best_settings() {
         let text = summary(&example(0));
-        assert_eq!(text.lines().filter(|line| line.contains("alltoallw (b)")).count(), 2, "{text}");
-        assert!(!text.contains("alltoallw (a)"), "{text}");
-        assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), 5, "{text}");
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[0].ends_with("/ alltoallw         / pull"), "{text}");
+        // Over the faster of two settings of alltoallw.
+        assert!(lines[1].contains("shared flat") && lines[1].contains("2.00 (1.50..2.25)"), "{text}");
+        let mut alone = example(0);
+        alone.shapes[0].methods.truncate(2);
+        assert_eq!(summary(&alone), "");
     }
 }

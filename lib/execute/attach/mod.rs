@@ -150,7 +150,8 @@ pub(super) fn attach(
 fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
     let mut hops: Vec<Hop> = prepared.slots.hops.iter().map(|_| Hop::default()).collect();
     for (number, item) in prepared.program.items.iter().enumerate() {
-        let reads_into_slot = matches!(item.incoming, Incoming::Pull { .. }) && item.storage == Storage::Slot;
+        let brought = matches!(item.incoming, Incoming::Pull { .. } | Incoming::Pack);
+        let reads_into_slot = brought && item.storage == Storage::Slot;
         if reads_into_slot || matches!(item.incoming, Incoming::Push { .. }) {
             hops[item.hop as usize].items.push(number as u32);
         }
@@ -352,7 +353,7 @@ impl Attach<'_> {
             };
             let (source, source_place, peer) = match item.incoming {
                 Incoming::Held => return Ok(()),
-                Incoming::OwnCopy => (own(Side::Source), self.own_place(Side::Source, tensor), None),
+                Incoming::OwnCopy | Incoming::Pack => (own(Side::Source), self.own_place(Side::Source, tensor), None),
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
                     (in_slot(), Some(Place::PeerSlot(self.theirs.peer_numbers[&from])), Some(from))

@@ -66,6 +66,7 @@ pub(super) struct Execution {
     free_send_slots: Vec<u32>,
     arrived: VecDeque<u32>,
     own_cursor: usize,
+    pack_cursor: usize,
     /// Flags were written that mapped peers may sleep for.
     told: bool,
     /// Links in use.
@@ -93,6 +94,7 @@ impl Execution {
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
             own_cursor: 0,
+            pack_cursor: 0,
             told: false,
             links: links_in_use(&bound),
             read_slots: Vec::with_capacity(items),
@@ -147,6 +149,7 @@ impl Execution {
         self.arrived.clear();
         self.read_slots.clear();
         self.own_cursor = 0;
+        self.pack_cursor = 0;
         for hop in &mut self.bound.hops {
             hop.reset();
         }
@@ -166,6 +169,7 @@ impl Execution {
         let mut moved = self.grant(links)?;
         moved |= self.unpack()?;
         moved |= self.copy_own()?;
+        moved |= self.pack_own()?;
         moved |= self.feed()?;
         moved |= self.pull()?;
         moved |= self.push(links)?;

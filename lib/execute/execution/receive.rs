@@ -98,6 +98,18 @@ impl Execution {
         Ok(true)
     }
 
+    /// Packs the next chunk that has a slot.
+    pub(super) fn pack_own(&mut self) -> Result<bool, ExecuteError> {
+        let Some(&item) = self.bound.program.packs.get(self.pack_cursor) else { return Ok(false) };
+        if self.items[item as usize].phase != ItemPhase::Granted {
+            return Ok(false);
+        }
+        self.pack_cursor += 1;
+        self.run_copies(item, None)?;
+        self.available(item)?;
+        Ok(true)
+    }
+
     /// Reads at most one chunk from every peer.
     pub(super) fn pull(&mut self) -> Result<bool, ExecuteError> {
         let mut moved = false;

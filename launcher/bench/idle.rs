@@ -1,0 +1,104 @@
+//! `crossmesh bench idle`: what waiting costs.
+//!
+//! In: seconds. Out: CPU time of ranks that wait for one that is late. Guarantee: every rank but the first waits in an
+//! ordinary transfer, inside and across domains as the job has them.
+
+use super::error::BenchError;
+use super::output::{leaves_room_for_a_table, write_json};
+use super::{Complaint, deadline};
+use crossmesh::base::Rank;
+use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, ReshardOptions, Side};
+use crossmesh::layout::{Dtype, Layout, LayoutError, Mesh, Placement, View};
+use crossmesh::plan::Manifest;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const BYTES: u64 = 1 << 20;
+
+/// Arguments of `crossmesh bench idle`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Seconds that the first rank keeps the others waiting
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    seconds: u64,
+    /// Write the result as JSON to this file, - for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What waiting cost.
+#[derive(Debug, Serialize)]
+struct Cost {
+    waiting_ranks: usize,
+    seconds: f64,
+    /// CPU seconds of all waiting ranks together, per second.
+    cores_in_all: f64,
+    /// The same of the rank that used most.
+    cores_at_most: f64,
+}
+
+/// CPU seconds that this process has used.
+fn cpu_seconds() -> f64 {
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+/// Lets all ranks but the first wait for it.
+pub(super) fn run(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
+    let ranks = world.size();
+    if ranks < 2 {
+        return Err(BenchError::TooFewRanks { needed: 2, ranks });
+    }
+    let (source, destination) = layouts(ranks as u32)?;
+    let mut manifest = Manifest::new();
+    manifest.push("late", source, destination)?;
+    let manifest = Arc::new(manifest);
+    let mut buffers = Buffers::new(&manifest);
+    let side = if world.rank() == Rank(0) { Side::Source } else { Side::Destination };
+    buffers.set(side, 0, Buffer::shared(BYTES).map_err(CommError::from)?, View::contiguous());
+    let mut transfer = world.reshard_init(&manifest, &buffers, ReshardOptions::default(), deadline()?)?;
+    world.barrier(deadline()?)?;
+    if world.rank() == Rank(0) {
+        std::thread::sleep(Duration::from_secs(arguments.seconds));
+    }
+    let (begun, before) = (Instant::now(), cpu_seconds());
+    transfer.start().map_err(CommError::from)?;
+    transfer.wait(deadline()?).map_err(CommError::from)?;
+    let share = (cpu_seconds() - before) / begun.elapsed().as_secs_f64().max(1e-9);
+    report(world, arguments, share)?;
+    Ok(None)
+}
+
+fn layouts(ranks: u32) -> Result<(Arc<Layout>, Arc<Layout>), LayoutError> {
+    let on = |mesh: Mesh| Layout::new(vec![BYTES], Dtype::U8, Arc::new(mesh), vec![Placement::Replicate]).map(Arc::new);
+    Ok((on(Mesh::contiguous(vec![1], Rank(0))?)?, on(Mesh::contiguous(vec![ranks - 1], Rank(1))?)?))
+}
+
+fn report(world: &Communicator, arguments: &Arguments, share: f64) -> Result<(), BenchError> {
+    let all = world.allgather(&share.to_le_bytes(), deadline()?)?;
+    let shares: Vec<f64> =
+        all[1..].iter().map(|bytes| bytes.as_slice().try_into().map_or(0.0, f64::from_le_bytes)).collect();
+    let cost = Cost {
+        waiting_ranks: shares.len(),
+        seconds: arguments.seconds as f64,
+        cores_in_all: shares.iter().sum(),
+        cores_at_most: shares.iter().copied().fold(0.0, f64::max),
+    };
+    if world.rank() != Rank(0) {
+        return Ok(());
+    }
+    if leaves_room_for_a_table(arguments.json.as_deref()) {
+        println!(
+            "{} ranks waited {} s: {:.3} % of a core together, {:.3} % at most for one",
+            cost.waiting_ranks,
+            arguments.seconds,
+            100.0 * cost.cores_in_all,
+            100.0 * cost.cores_at_most
+        );
+    }
+    arguments.json.as_deref().map_or(Ok(()), |path| write_json(&cost, path))
+}

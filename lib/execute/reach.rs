@@ -1,0 +1,131 @@
+//! How ranks reach each other's memory. In: what all ranks stated about theirs. Out: the kind of every edge of a flow.
+//! Guarantee: pure; both ends of an edge decide alike, since they decide from the same facts.
+
+use super::program::Storage;
+use crate::base::Rank;
+use crate::layout::Layout;
+use crate::plan::Plan;
+use crate::route::{Flow, Piece};
+use crate::topology::Topology;
+
+/// Runs that are shorter on average are packed rather than read from another process one by one: each range of
+/// `process_vm_readv` costs about as much as copying 2 KiB.
+const SHORT_RUN: u64 = 4 << 10;
+
+/// How ranks reach each other's memory.
+#[derive(Debug, Clone)]
+pub(super) struct Reach {
+    /// Per rank: ranks of its domain read its tensors directly.
+    pub(super) readable: Vec<bool>,
+    /// Per rank: all its tensors lie in shared segments.
+    pub(super) shared: Vec<bool>,
+    /// Per rank: ranks of its domain may write its destination tensors directly.
+    pub(super) writable: Vec<bool>,
+    /// Cores that the ranks of a node share; the least of any rank.
+    pub(super) cores: u32,
+    /// Whether ranks of a domain map each other's segments at all.
+    pub(super) mapped: bool,
+    /// Largest chunk of a message link.
+    pub(super) chunk_bytes: u64,
+}
+
+impl Reach {
+    /// Whether `child` reads from where `parent` stores a chunk, rather than being sent it.
+    pub(super) fn pulls(&self, topology: &Topology, parent: Rank, stored: Storage, child: Rank) -> bool {
+        topology.domain(parent) == topology.domain(child)
+            && self.mapped
+            && (stored == Storage::Slot || self.readable[parent.index()])
+    }
+
+    /// Whether the root of a flow copies it into the tensors of `child`, which passes it to nobody.
+    pub(super) fn feeds(&self, topology: &Topology, flow: &Flow, child: usize) -> bool {
+        let (root, node) = (flow.nodes[0].rank, flow.nodes[child]);
+        node.parent == Some(0)
+            && node.wants
+            && self.mapped
+            && self.writable[node.rank.index()]
+            && topology.domain(root) == topology.domain(node.rank)
+            && flow.children(child).next().is_none()
+    }
+
+    /// Whether chunks of `flow` are sent over a link or lie in slots anywhere, which limits their size.
+    pub(super) fn is_staged(&self, plan: &Plan, topology: &Topology, flow: &Flow) -> bool {
+        let packs = self.packs(plan, topology, flow);
+        flow.nodes.iter().enumerate().any(|(number, node)| {
+            let sent = node.parent.is_some_and(|parent| {
+                let stored = storage(flow, parent as usize, packs);
+                let parent = flow.nodes[parent as usize].rank;
+                !self.feeds(topology, flow, number) && !self.pulls(topology, parent, stored, node.rank)
+            });
+            sent || storage(flow, number, packs) == Storage::Slot
+        })
+    }
+
+    /// Whether the root of a flow packs it into slots, from which its receivers unpack: nobody maps the other's
+    /// tensors, and reading another process's memory run by run is not possible or costs more than a second copy.
+    pub(super) fn packs(&self, plan: &Plan, topology: &Topology, flow: &Flow) -> bool {
+        let root = flow.nodes[0].rank;
+        let local = |node: &crate::route::Node| {
+            node.parent == Some(0) && node.wants && topology.domain(node.rank) == topology.domain(root)
+        };
+        self.mapped
+            && flow.nodes.len() > 1
+            && !self.shared[root.index()]
+            && flow.nodes[1..].iter().all(|node| local(node) && !self.writable[node.rank.index()])
+            && (!self.readable[root.index()] || average_run(plan, flow) < SHORT_RUN)
+    }
+
+    /// Whether receivers in the domain of `rank` copy along with the senders.
+    pub(super) fn helped(&self, topology: &Topology, flows: &[Flow], rank: Rank) -> bool {
+        let mut senders: Vec<Rank> = flows
+            .iter()
+            .filter(|flow| topology.domain(flow.nodes[0].rank) == topology.domain(rank))
+            .filter(|flow| (1..flow.nodes.len()).any(|child| self.feeds(topology, flow, child)))
+            .map(|flow| flow.nodes[0].rank)
+            .collect();
+        senders.sort_unstable();
+        senders.dedup();
+        (senders.len() as u64) < u64::from(self.cores)
+    }
+}
+
+/// Where a node of a flow keeps its chunks; `packs` says that the root packs them.
+pub(super) fn storage(flow: &Flow, node: usize, packs: bool) -> Storage {
+    match (node, flow.nodes[node].wants) {
+        (0, _) if packs => Storage::Slot,
+        (0, _) => Storage::Source,
+        (_, true) => Storage::Destination,
+        (_, false) => Storage::Slot,
+    }
+}
+
+/// Average length of what is contiguous both at the root and at its first receiver, taking their tensors as
+/// contiguous: views are known to their own rank only.
+fn average_run(plan: &Plan, flow: &Flow) -> u64 {
+    let (root, receiver) = (flow.nodes[0].rank, flow.nodes[1].rank);
+    let mut runs = 0;
+    for piece in &flow.pieces {
+        let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
+        let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
+        let run = run(&tensor.source, root, &extents).min(run(&tensor.destination, receiver, &extents)).max(1);
+        runs += elements(piece).div_ceil(run);
+    }
+    flow.bytes / runs.max(1)
+}
+
+fn elements(piece: &Piece) -> u64 {
+    piece.end - piece.start
+}
+
+/// Elements of a box of `extents` that are contiguous in the local tensor of `rank`.
+fn run(layout: &Layout, rank: Rank, extents: &[u64]) -> u64 {
+    let Some(shape) = layout.local_shape(rank) else { return 1 };
+    let mut run = 1;
+    for (&extent, &local) in extents.iter().zip(&shape).rev() {
+        run *= extent;
+        if extent != local {
+            break;
+        }
+    }
+    run
+}
