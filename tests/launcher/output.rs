@@ -1,4 +1,5 @@
-//! What ranks print.
+//! What ranks print. In: shells that write much, long lines, or nothing. Out: nothing. Guarantee: lines come whole, in
+//! order and marked, whatever their number and length and whoever reads them.
 
 use crate::job::{Job, finish, shell_ranks, split, starters};
 use std::io::{BufRead, BufReader};
