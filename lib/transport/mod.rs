@@ -1,6 +1,6 @@
 //! Two kinds of link.
 //!
-//! Mapped: both ends see the memory; boxes are copied from tensor to tensor by the reading end.
+//! Mapped: both ends see the memory; boxes are copied from tensor to tensor by either end.
 //! Message: [`MessageLink`], one-sided puts and signals between registered regions.
 //!
 //! Guarantee of every message link: a ticket completes when its source bytes may be reused; a signal is seen
