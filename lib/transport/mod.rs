@@ -12,14 +12,12 @@ mod check;
 mod contract;
 pub mod error;
 pub mod fault;
-pub mod mapped;
 mod region;
 pub mod shm;
 pub mod tcp;
 
 pub use error::{FrameFault, TransportError};
 pub use fault::{FaultOptions, FaultyLink};
-pub use mapped::{MappedRegion, PeerRegion, ProcessRegion};
 pub use shm::{ShmLink, ShmOptions};
 pub use tcp::{Authenticate, AuthenticateError, TcpLink, TcpOptions};
 
