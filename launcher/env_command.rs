@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let text = if arguments.json {
         serde_json::to_string_pretty(&entries).map_err(|cause| Failure::new(1, cause))? + "\n"
     } else {
-        table(&entries)
+        table(&entries) + &foreign(&env::unknown())
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(1, cause)),
@@ -75,6 +75,10 @@ fn table(entries: &[Entry]) -> String {
     text
 }
 
+fn foreign(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name} is set and is none of these\n")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +96,12 @@ mod tests {
                 variable.name
             );
         }
+    }
+
+    #[test]
+    fn misspelt_variables_are_shown() {
+        assert_eq!(foreign(&["CROSSMESH_ROUT".to_string()]), "CROSSMESH_ROUT is set and is none of these\n");
+        assert_eq!(foreign(&[]), "");
     }
 
     #[test]

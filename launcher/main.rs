@@ -1,15 +1,18 @@
 //! The `crossmesh` command.
 //!
 //! In: the command line and the environment. Out: one subcommand, its exit code. Guarantee: every error ends as one
-//! line `crossmesh: message: cause` on standard error; wrong arguments exit with 2.
+//! line `crossmesh: message: cause` on standard error; wrong arguments exit with 2, and of the ranks of a job, which
+//! all have the same, rank 0 shows the usage.
 
 mod bench;
 mod checkpoint;
 mod env_command;
 mod failure;
+mod plain_file;
 mod refit;
 mod run;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use crossmesh::base::env;
 use failure::Failure;
@@ -19,7 +22,7 @@ use std::sync::LazyLock;
 
 static VERSION: LazyLock<String> = LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), crossmesh::BUILD));
 
-/// Starts jobs of ranks and shows what crossmesh sees.
+/// Moves distributed tensors from one layout of ranks to another.
 #[derive(Debug, Parser)]
 #[command(name = "crossmesh", version = VERSION.as_str())]
 struct CommandLine {
@@ -46,11 +49,34 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = CommandLine::parse().command;
+    let command = match CommandLine::try_parse() {
+        Ok(line) => line.command,
+        Err(error) => return refuse(&error),
+    };
     match start_log().and_then(|()| dispatch(command)) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// Help, the version, or what is wrong with the arguments: at length, but not once for every rank.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let elsewhere = env::text(env::RANK).is_some_and(|rank| rank != "0");
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion if elsewhere => {}
+        _ if elsewhere => {
+            let text = error.to_string();
+            let first: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            let line = first.join(" ");
+            let line = line.strip_prefix("error: ").unwrap_or(&line);
+            // Nobody may be left to read it; the exit code says the same.
+            let _ = writeln!(std::io::stderr(), "crossmesh: {line} (rank 0 shows the usage)");
+        }
+        _ => {
+            let _ = error.print();
+        }
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::BAD_INPUT))
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {

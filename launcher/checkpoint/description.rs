@@ -5,6 +5,7 @@ use super::error::CheckpointError;
 use super::header::tensor_bytes;
 use super::model::{Contents, TensorSource};
 use super::unique_keys::UniqueKeys;
+use crate::plain_file;
 use crossmesh::layout::Dtype;
 use crossmesh::layout::content_digest::name_seed;
 use serde::Deserialize;
@@ -19,7 +20,8 @@ struct Entry {
 /// Reads the description at `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<TensorSource>, CheckpointError> {
     let owned = || path.to_path_buf();
-    let text = std::fs::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
+    let text =
+        plain_file::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
     let UniqueKeys::<Entry>(entries) =
         serde_json::from_slice(&text).map_err(|source| CheckpointError::Description { path: owned(), source })?;
     entries

@@ -87,7 +87,10 @@ pub(crate) enum HeaderError {
     BeyondFile { length: u64, left: u64 },
     #[error("its header is not UTF-8")]
     NotUtf8(#[source] std::str::Utf8Error),
-    #[error("its header starts with {found:?}; a safetensors header starts with '{{'")]
+    #[error(
+        "its header starts with {}; a safetensors header starts with '{{'",
+        found.map_or("nothing".to_string(), |found| format!("{found:?}"))
+    )]
     NotAnObject { found: Option<char> },
     #[error("its header is not the JSON that the format asks for")]
     NotJson(#[source] serde_json::Error),

@@ -5,6 +5,7 @@ use super::error::CheckpointError;
 use super::mapped::MappedFile;
 use super::model::{TensorSource, file_tensors, open_file};
 use super::unique_keys::UniqueKeys;
+use crate::plain_file;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
@@ -20,7 +21,8 @@ struct IndexText {
 /// Reads the index at `path` and opens the files that it names, in the order of their names.
 pub(super) fn read(path: &Path) -> Result<(Vec<TensorSource>, Vec<MappedFile>), CheckpointError> {
     let owned = || path.to_path_buf();
-    let text = std::fs::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
+    let text =
+        plain_file::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
     let IndexText { weight_map: UniqueKeys(listed) } =
         serde_json::from_slice(&text).map_err(|source| CheckpointError::Index { path: owned(), source })?;
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();

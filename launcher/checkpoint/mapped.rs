@@ -1,9 +1,8 @@
 //! Files as memory. In: a path. Out: [`MappedFile`]. Guarantee: read-only; only regular files are opened.
 
 use super::error::CheckpointError;
+use crate::plain_file;
 use memmap2::Mmap;
-use std::fs::File;
-use std::io;
 use std::path::Path;
 
 /// A file mapped for reading.
@@ -20,11 +19,7 @@ impl MappedFile {
             let path = path.to_path_buf();
             move |source| CheckpointError::Io { action, path, source }
         };
-        let file = File::open(path).map_err(fail("open"))?;
-        let metadata = file.metadata().map_err(fail("open"))?;
-        if !metadata.is_file() {
-            return Err(fail("map")(io::Error::other("it is no regular file")));
-        }
+        let file = plain_file::open(path).map_err(fail("open"))?;
         // SAFETY: the mapping is private to reading and lives as long as `map`; nothing in this program writes to
         // or shortens a checkpoint, since files are replaced by renaming a complete new one over them.
         let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;

@@ -16,7 +16,7 @@ use std::path::Path;
 pub(crate) enum Contents {
     /// Bytes `range` of file number `file` of the model.
     File { file: usize, range: Range<u64> },
-    /// Made by [`synthesise`](super::synthesise).
+    /// Made by [`synthesise`](super::synthetic::synthesise).
     Synthetic { seed: u64 },
     /// Not on this host.
     Elsewhere,

@@ -1,4 +1,5 @@
-//! Command line of `crossmesh refit`.
+//! Command line of `crossmesh refit`. In: words. Out: [`Arguments`], texts as given. Guarantee: only the form is checked here;
+//! what they mean is read in `sides`, where all ranks can say alike what is wrong.
 
 use std::path::PathBuf;
 
@@ -34,7 +35,7 @@ pub(crate) struct Arguments {
     /// [default: striped]
     #[arg(long, value_name = "HOW")]
     pub(crate) injection: Option<String>,
-    /// TOML file of [[rule]] tables that decide how tensors are sharded by name, before the built-in rules
+    /// TOML file with rules that decide how tensors are sharded by name, before the built-in ones
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
     /// Bytes per second of one network card and direction, such as 50GB, for the data-movement bound

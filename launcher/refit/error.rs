@@ -4,6 +4,7 @@ use crate::checkpoint::{CheckpointError, RegionError, WriteError};
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::SizeError;
 use crossmesh::base::env::EnvError;
+use crossmesh::bootstrap::BootstrapError;
 use crossmesh::comm::CommError;
 use crossmesh::execute::ExecuteError;
 use crossmesh::layout::content_digest::DigestError;
@@ -140,7 +141,8 @@ impl RefitError {
     pub(crate) fn is_bad_input(&self) -> bool {
         match self {
             Self::Agreed { bad_input, .. } => *bad_input,
-            Self::Comm(CommError::Env(_) | CommError::Topology(_)) => true,
+            Self::Comm(CommError::Env(_) | CommError::Topology(_) | CommError::Interface(_)) => true,
+            Self::Comm(CommError::Bootstrap(BootstrapError::Interface(_))) => true,
             Self::Comm(CommError::Execute(cause)) => matches!(
                 cause,
                 ExecuteError::Env(_) | ExecuteError::Staging { .. } | ExecuteError::OptionsDiffer { .. }

@@ -4,7 +4,7 @@
 use super::Arguments;
 use super::consent::agree;
 use super::error::RefitError;
-use super::progress_bar::Progress;
+use super::progress::Progress;
 use super::report::{NicRate, RankRow, Results, spread};
 use super::shards::{self, SideMemory};
 use super::sides::Request;
@@ -113,7 +113,7 @@ impl<'a> Job<'a> {
     /// Runs the transfer as often as asked; seconds of this rank.
     fn transfer(&self, transfer: &mut Reshard) -> Result<Vec<f64>, RefitError> {
         let mut seconds = Vec::new();
-        let progress = Progress::new(transfer, self.arguments.repeat, self.world.rank() == SPEAKER);
+        let progress = Progress::new(transfer, self.arguments.repeat, self.world.rank() == SPEAKER)?;
         for run in 0..self.arguments.repeat {
             progress.between(transfer, run);
             if self.arguments.verify {

@@ -11,7 +11,7 @@ mod everywhere;
 mod job;
 mod nic_rate;
 mod output;
-mod progress_bar;
+mod progress;
 mod report;
 mod shards;
 mod sides;

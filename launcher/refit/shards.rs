@@ -4,6 +4,7 @@
 use super::error::RefitError;
 use super::sides::{MemoryChoice, Request};
 use crate::checkpoint::{Model, Region};
+use crate::plain_file;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Side};
 use crossmesh::layout::parallel::{ModelSharding, ParallelSpec, Rules};
@@ -36,7 +37,7 @@ pub(super) fn rules(path: Option<&Path>) -> Result<Rules, RefitError> {
     let embedded = Rules::embedded()?;
     let Some(path) = path else { return Ok(embedded) };
     let text =
-        std::fs::read_to_string(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
+        plain_file::read_text(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
     Ok(embedded.with_overrides(Rules::parse(&text, &path.display().to_string())?))
 }
 

@@ -182,7 +182,7 @@ fn check_environment() -> Result<(), EnvError> {
     env::byte_count(env::STAGING)?;
     env::byte_count(env::CHUNK)?;
     env::value::<Mapped>(env::MAPPED)?;
-    env::integer(env::TIMEOUT)?;
+    env::seconds(env::TIMEOUT)?;
     Ok(())
 }
 

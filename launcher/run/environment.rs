@@ -7,8 +7,8 @@ use crossmesh::base::env::{self, Variable};
 use std::ffi::{OsStr, OsString};
 
 /// What belongs to one job or one rank, and is made anew for each.
-const OF_ONE_JOB: [Variable; 7] =
-    [env::RANK, env::SIZE, env::ROLE, env::ROLES, env::LAUNCHER, env::LAUNCHER_KEY, env::UNIQUE_ID];
+const OF_ONE_JOB: [Variable; 8] =
+    [env::RANK, env::SIZE, env::ROLE, env::ROLES, env::TERMINAL, env::LAUNCHER, env::LAUNCHER_KEY, env::UNIQUE_ID];
 
 /// Ranks of other starters: when the variable is set, this process is a rank, and what begins like this describes it.
 const OUTER_RANKS: [(&str, &[&str]); 3] = [

@@ -4,10 +4,10 @@
 //! on the command line, 1 for the rest.
 
 use super::detect::DetectError;
-use super::host::InterfaceError;
 use super::plan::PlanError;
 use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::base::env::EnvError;
+use crossmesh::topology::InterfaceError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;

@@ -1,30 +1,14 @@
 //! Facts of this host that starting a job depends on.
 //!
-//! In: `/sys`, the network interfaces, the search path. Out: name, cores, addresses, programs. Guarantee: what cannot
+//! In: `/sys`, the search path. Out: name, cores, programs. Guarantee: what cannot
 //! be read is replaced by a value that is safe to go on with.
 
-use crossmesh::base::env;
 use crossmesh::topology::discover;
-use nix::ifaddrs::{InterfaceAddress, getifaddrs};
-use nix::net::if_::InterfaceFlags;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use thiserror::Error;
-
-/// `CROSSMESH_INTERFACE` names nothing that is here.
-#[derive(Debug, Error)]
-#[error(
-    "{}={value:?} is no address and no interface of this host that is up; interfaces here: {present}",
-    env::INTERFACE.name
-)]
-pub(crate) struct InterfaceError {
-    value: String,
-    present: String,
-}
 
 /// Name of this host, without its domain.
 pub(crate) fn name() -> String {
@@ -60,42 +44,6 @@ pub(crate) fn raise_descriptor_limit(ranks: u32) {
     }
 }
 
-/// Addresses that agents on other hosts may reach the launcher at, best first; loopback alone when there are none.
-pub(crate) fn addresses() -> Result<Vec<IpAddr>, InterfaceError> {
-    let interfaces: Vec<InterfaceAddress> = getifaddrs().into_iter().flatten().collect();
-    let chosen = env::text(env::INTERFACE);
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for interface in interfaces.iter().filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP)) {
-        let Some(address) = address_of(interface) else { continue };
-        let wanted = match &chosen {
-            Some(chosen) => interface.interface_name == *chosen || address.to_string() == *chosen,
-            None => !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK),
-        };
-        if wanted && !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    addresses.sort_by_key(IpAddr::is_ipv6);
-    match chosen {
-        Some(value) if addresses.is_empty() => {
-            let names: BTreeSet<_> = interfaces.iter().map(|interface| interface.interface_name.as_str()).collect();
-            Err(InterfaceError { value, present: names.into_iter().collect::<Vec<_>>().join(", ") })
-        }
-        None if addresses.is_empty() => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
-        _ => Ok(addresses),
-    }
-}
-
-/// Link-local IPv6 addresses mean nothing on another host, so they count as none.
-fn address_of(interface: &InterfaceAddress) -> Option<IpAddr> {
-    let address = interface.address.as_ref()?;
-    if let Some(address) = address.as_sockaddr_in() {
-        return Some(address.ip().into());
-    }
-    let address = address.as_sockaddr_in6()?.ip();
-    (!address.is_unicast_link_local()).then(|| address.into())
-}
-
 /// The executable file `name` in the search path.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let executable = |path: &Path| {
@@ -110,9 +58,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_host_has_cores_addresses_and_a_shell() {
+    fn this_host_has_cores_and_a_shell() {
         assert!(cores() >= 1);
-        assert!(!addresses().unwrap().is_empty());
         assert!(find_program("sh").is_some_and(|path| path.is_absolute()));
         assert_eq!(find_program("no-such-program-here"), None);
         assert!(!name().contains('.'));

@@ -14,7 +14,7 @@ use super::starter::{Starter, is_noise};
 use super::starter_process::StarterProcess;
 use super::supervise::{Action, Event, KILL_DELAY, Limits, Supervisor};
 use super::verdict::{Evidence, Verdict, verdict};
-use crossmesh::base::Deadline;
+use crossmesh::base::{Deadline, env};
 use nix::libc::{SIGCHLD, SIGINT, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -34,6 +34,15 @@ const STARTER_LIMIT: Duration = Duration::from_secs(10);
 /// the report shows them, they need not be shown on the way.
 const HOLD_BACK: Duration = Duration::from_secs(5);
 
+/// How the job is seen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Show {
+    /// Whether lines of ranks say whose they are.
+    pub(crate) prefix: bool,
+    /// Whether standard error is a terminal.
+    pub(crate) terminal: bool,
+}
+
 /// What a launch is made of.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -44,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) gate: Gate,
     pub(crate) process: StarterProcess,
     pub(crate) output: Output,
+    pub(crate) show: Show,
     /// When the launcher began; all times of the job count from here.
     pub(crate) began: Instant,
 }
@@ -186,13 +196,15 @@ impl Launch {
     }
 
     fn admit(&mut self) {
-        let Parts { gate, plan, limits, .. } = &mut self.parts;
+        let Parts { gate, plan, limits, show, .. } = &mut self.parts;
+        let terminal = u8::from(show.terminal).to_string();
         let grace_milliseconds = u64::try_from(limits.grace.as_millis()).unwrap_or(u64::MAX);
         let admitted = gate.turn(|rank| Welcome {
             grace_milliseconds,
             environment: plan
                 .environment(rank)
                 .into_iter()
+                .chain([(env::TERMINAL, terminal.clone())])
                 .map(|(variable, value)| (variable.name.to_string(), value))
                 .collect(),
         });
@@ -206,7 +218,7 @@ impl Launch {
             let offset = self.now().as_nanos() as i128 - i128::from(hello.clock);
             let clock = self.clocks.entry(hello.boot.clone()).or_insert(offset);
             *clock = offset.min(*clock);
-            let prefix = self.parts.plan.prefix(rank, &hello.host);
+            let prefix = if self.parts.show.prefix { self.parts.plan.prefix(rank, &hello.host) } else { String::new() };
             self.parts.output.introduce(rank, hello.host, prefix);
             self.agents[rank as usize] = Some(Agent { connection, boot: hello.boot });
             self.handle(Event::Joined(rank));

@@ -39,21 +39,26 @@ mod words;
 
 use crate::failure::Failure;
 use crossmesh::base::env;
+use crossmesh::topology::interface;
 use error::RunError;
 use plan::{JobPlan, Role};
 use starter::{Bind, StartRequest, Starter, StarterCommand, StarterOptions};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// `CROSSMESH_INIT_TIMEOUT` when it is not set.
-const INIT_SECONDS: u64 = 120;
+const INIT_LIMIT: Duration = Duration::from_secs(120);
+
+const USAGE: &str = "crossmesh run [OPTIONS] -n N -- PROGRAM [ARGUMENTS]
+       crossmesh run [OPTIONS] --role NAME=COUNT [--role NAME=COUNT] -- PROGRAM [ARGUMENTS]";
 
 /// Arguments of `crossmesh run`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = USAGE)]
 pub(crate) struct Arguments {
     /// Number of ranks; may be left out when roles count them
     #[arg(short = 'n', long = "ranks", value_name = "N")]
@@ -88,12 +93,25 @@ pub(crate) struct Arguments {
     /// Also write what each rank prints to rank-N.out and rank-N.err here
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
+    /// What stands in front of every line that ranks print
+    #[arg(long, value_enum, default_value_t)]
+    prefix: Prefix,
     /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// What stands in front of every line that ranks print.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Prefix {
+    /// [role:rank host]
+    #[default]
+    Auto,
+    /// Nothing: lines as they are
+    Never,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -115,6 +133,9 @@ struct Prepared {
 
 /// Runs a job; the exit code is that of its first cause.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    for name in env::unknown() {
+        log::warn!("{name} is set and is no variable of crossmesh; crossmesh env lists those that are");
+    }
     let prepared = prepare(arguments)?;
     if arguments.dry_run {
         let text = dry_run::render(&prepared.plan, prepared.starter.name(), &prepared.command, &prepared.exported);
@@ -171,13 +192,15 @@ fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict
     let Prepared { plan, starter, command, local, .. } = prepared;
     let system = |what| move |source| RunError::System { what, source };
     let began = Instant::now();
-    let init = Duration::from_secs(env::integer(env::INIT_TIMEOUT)?.unwrap_or(INIT_SECONDS));
+    let init = env::seconds(env::INIT_TIMEOUT)?.unwrap_or(INIT_LIMIT);
     host::raise_descriptor_limit(plan.size());
     // Before any thread, so that none of them takes a signal.
     let signals = signals::Signals::block().map_err(|error| system("read signals")(error.into()))?;
     let output = output::Output::new(plan.size(), arguments.log_dir.clone())
         .map_err(|source| RunError::Output { directory: arguments.log_dir.clone(), source })?;
-    let addresses: Vec<IpAddr> = if local { vec![Ipv4Addr::LOCALHOST.into()] } else { host::addresses()? };
+    // Also of a local job, whose ranks could only fail on a choice that is not there.
+    let reachable = interface::addresses(env::text(env::INTERFACE).as_deref())?;
+    let addresses: Vec<IpAddr> = if local { vec![Ipv4Addr::LOCALHOST.into()] } else { reachable };
     let key = protocol::LauncherKey::random().map_err(|error| system("make a key")(error.into()))?;
     let key_text = key.to_hex();
     let gate = gate::Gate::open(&addresses, key, plan.size()).map_err(system("listen for agents"))?;
@@ -194,6 +217,7 @@ fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict
         .map_err(|error| system("unblock signals")(error.into()))?
         .map_err(|source| RunError::Start { program: command.program.clone(), source })?;
     let limits = supervise::Limits { init, grace: arguments.grace, timeout: arguments.timeout };
-    let parts = launch::Parts { plan, limits, starter, signals, gate, process, output, began };
+    let show = launch::Show { prefix: arguments.prefix == Prefix::Auto, terminal: io::stderr().is_terminal() };
+    let parts = launch::Parts { plan, limits, starter, signals, gate, process, output, show, began };
     launch::launch(parts).map_err(system("go on watching the job"))
 }

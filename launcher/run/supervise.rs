@@ -10,7 +10,7 @@
 //! ```
 
 use super::protocol::Ending;
-use nix::libc::{SIGHUP, SIGINT, SIGTERM};
+use nix::libc::{SIGABRT, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use std::time::Duration;
 
 /// Time between the end request and the kill.
@@ -86,8 +86,14 @@ impl End {
     }
 }
 
+/// Whether a rank that ended like this was struck, rather than giving up because of what another did, as a rank does
+/// that exits with an error, aborts itself, or writes to a peer that is gone.
+fn struck(ending: Ending, forwarded: &[i32]) -> bool {
+    matches!(ending, Ending::Signaled(signal) if signal != SIGABRT && signal != SIGPIPE && !forwarded.contains(&signal))
+}
+
 /// All that is known at the end.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     /// `None` when all is well.
     pub(crate) cause: Option<Cause>,
@@ -97,13 +103,26 @@ pub(crate) struct Record {
     pub(crate) ends: Vec<Option<End>>,
     /// How the starter ended when it did so before the job was over.
     pub(crate) starter: Option<String>,
+    /// The signals that were passed on to the ranks.
+    pub(crate) forwarded: Vec<i32>,
 }
 
 impl Record {
-    /// The rank whose failure came first, by the time of its end.
+    /// The rank whose failure is the cause of the others': the first by the time of its end, but one that a signal
+    /// struck goes before those that gave up. On a busy host its end may be noticed after that of a rank that missed it.
     pub(crate) fn first_failure(&self) -> Option<(u32, End)> {
-        let failures = (0u32..).zip(&self.ends).filter_map(|(rank, end)| Some((rank, (*end)?)));
-        failures.filter(|(_, end)| end.is_failure()).min_by_key(|&(rank, end)| (end.at, rank))
+        self.failures().min_by_key(|&(rank, end)| (!struck(end.ending, &self.forwarded), end.at, rank))
+    }
+
+    /// When the first rank failed.
+    pub(crate) fn failed_at(&self) -> Option<Duration> {
+        self.failures().map(|(_, end)| end.at).min()
+    }
+
+    /// Every rank that failed; none that the launcher ended after the grace time.
+    fn failures(&self) -> impl Iterator<Item = (u32, End)> {
+        let ends = (0u32..).zip(&self.ends).filter_map(|(rank, end)| Some((rank, (*end)?)));
+        ends.filter(|(_, end)| end.is_failure())
     }
 }
 
@@ -148,7 +167,7 @@ impl Supervisor {
             unsettled: count,
             unjoined: count,
             stop_requests: 0,
-            record: Record { cause: None, started: None, ends: vec![None; count], starter: None },
+            record: Record { ends: vec![None; count], ..Record::default() },
             actions: Vec::new(),
         }
     }
@@ -294,7 +313,12 @@ impl Supervisor {
                 return;
             }
             Phase::Gathering => return,
-            _ => self.actions.push(Action::Forward(signal)),
+            _ => {
+                if !self.record.forwarded.contains(&signal) {
+                    self.record.forwarded.push(signal);
+                }
+                self.actions.push(Action::Forward(signal));
+            }
         }
         if stop {
             self.stop_requests += 1;

@@ -73,6 +73,46 @@ fn the_first_failure_is_first_by_time_not_by_arrival() {
 }
 
 #[test]
+fn a_struck_rank_goes_before_one_that_gave_up_earlier() {
+    let first = |endings: [(Ending, u64); 3], signal: Option<i32>| {
+        let mut supervisor = running(3);
+        let mut events: Vec<_> = signal.map(|signal| (50, Event::Signal(signal))).into_iter().collect();
+        events.extend((0u32..).zip(endings).map(|(rank, (ending, time))| (time, ended(rank, ending, time))));
+        events.extend((0..3).map(|rank| (500, Event::Drained(rank))));
+        course(&mut supervisor, &events);
+        assert_eq!(supervisor.record().failed_at(), Some(at(100)));
+        supervisor.record().first_failure().unwrap().0
+    };
+    let exited = |time| (Ending::Exited(1), time);
+    for (signal, sent, rank) in [
+        (SIGKILL, None, 2),
+        (SIGTERM, None, 2),
+        (SIGUSR1, None, 2),
+        // The launcher passed it on; or what a rank does to itself when another has gone.
+        (SIGUSR1, Some(SIGUSR1), 0),
+        (SIGABRT, None, 0),
+        (SIGPIPE, None, 0),
+    ] {
+        assert_eq!(first([exited(100), exited(101), (Ending::Signaled(signal), 300)], sent), rank, "{signal}");
+    }
+    let struck = (Ending::Signaled(SIGKILL), 200);
+    assert_eq!(first([exited(100), struck, struck], None), 1);
+}
+
+#[test]
+fn a_signal_after_the_grace_time_is_the_launchers() {
+    let mut supervisor = running(2);
+    let events = [
+        (100, ended(0, Ending::Exited(7), 100)),
+        (101, Event::Drained(0)),
+        (10_200, ended(1, Ending::Signaled(SIGKILL), 10_150)),
+        (10_201, Event::Drained(1)),
+    ];
+    assert_eq!(course(&mut supervisor, &events), [(10_100, Action::Terminate)]);
+    assert_eq!(supervisor.record().first_failure().unwrap().0, 0);
+}
+
+#[test]
 fn survivors_get_the_grace_then_the_end_request_then_the_kill() {
     let mut supervisor = running(3);
     let events = [

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Exit code when the time limit passed, as that of timeout(1).
 const TIMED_OUT: u8 = 124;
+/// How long before the first end an error may have been reported that has to do with it: ranks speak, then end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Exit code for a failure that has no code of its own.
 const FAILED: u8 = 1;
 
@@ -142,11 +144,12 @@ fn others(evidence: &Evidence<'_>) -> Option<String> {
         Some(Cause::RankFailed) => record.first_failure(),
         _ => None,
     };
+    let since = first.and(record.failed_at()).map(|failed| failed.saturating_sub(LAST_WORDS));
     let mut groups: BTreeMap<(u8, String), u32> = BTreeMap::new();
     for (rank, end) in (0u32..).zip(&record.ends) {
         if first.is_none_or(|(failed, _)| failed != rank) {
-            let spoke = match (first, evidence.traces[rank as usize].last_error_line) {
-                (Some((_, failure)), Some(line)) => line >= failure.at,
+            let spoke = match (since, evidence.traces[rank as usize].last_error_line) {
+                (Some(since), Some(line)) => line >= since,
                 _ => false,
             };
             *groups.entry(group(evidence, *end, spoke)).or_default() += 1;
@@ -230,7 +233,7 @@ mod tests {
         verdict(&Evidence {
             plan: &JobPlan::new(None, roles, None).unwrap(),
             limits: LIMITS,
-            record: &Record { cause, started, ends, starter: None },
+            record: &Record { cause, started, ends, ..Record::default() },
             traces: &traces,
             starter: "srun",
             starter_lines: &starter_lines,
@@ -270,6 +273,20 @@ mod tests {
                 ]
             );
         }
+    }
+
+    #[test]
+    fn a_struck_rank_goes_before_those_that_missed_it() {
+        let ends = vec![
+            end(Ending::Exited(1), 4100, false),
+            end(Ending::Signaled(9), 4900, false),
+            end(Ending::Exited(1), 4300, false),
+        ];
+        let verdict = judge(Some(Cause::RankFailed), ends, true, &[]);
+        assert_eq!(verdict.exit_code, 137);
+        assert!(verdict.lines[0].contains("rank 1 (generator) on host n1 ended with signal 9 (SIGKILL) after 3.9 s"));
+        // Rank 2 spoke shortly before the first end.
+        assert_eq!(verdict.lines[3], "crossmesh run: others: 1 reported an error and exited 1, 1 exited 1");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `CROSSMESH_` variable; `crossmesh env` prints this table; an unreadable value is an error, never ignored.
 
 use crate::base::bytes;
+use std::time::Duration;
 use thiserror::Error;
 
 /// One environment variable.
@@ -44,10 +45,11 @@ variables! {
     STAGING = "CROSSMESH_STAGING", "64MiB", "byte count", "staging memory of one rank";
     CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";
     MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
-    INTERFACE = "CROSSMESH_INTERFACE", "route to the peers", "interface name or address", "network interface that TCP binds to";
-    TIMEOUT = "CROSSMESH_TIMEOUT", "600", "seconds", "longest wait of a call without an explicit deadline";
-    INIT_TIMEOUT = "CROSSMESH_INIT_TIMEOUT", "120", "seconds", "longest wait for all ranks at start";
+    INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";
+    TIMEOUT = "CROSSMESH_TIMEOUT", "600", "whole seconds, 1 to 10^9", "longest wait of a call without an explicit deadline";
+    INIT_TIMEOUT = "CROSSMESH_INIT_TIMEOUT", "120", "whole seconds, 1 to 10^9", "longest wait for all ranks at start";
     LAUNCHER = "CROSSMESH_LAUNCHER", "", "address", "set by crossmesh run for its per-rank agents";
+    TERMINAL = "CROSSMESH_TERMINAL", "", "0|1", "whether crossmesh run writes to a terminal, set by it: a job of some length then tells how far it is";
     LAUNCHER_KEY = "CROSSMESH_LAUNCHER_KEY", "", "hex", "key of the launcher connection; erased from the environment once read";
 }
 
@@ -81,6 +83,26 @@ pub fn integer(variable: Variable) -> Result<Option<u64>, EnvError> {
     parsed(variable, |value| value.parse().ok())
 }
 
+/// A limit in seconds, for which 0 would be no time for anything and more than 10^9 none that ends.
+pub fn seconds(variable: Variable) -> Result<Option<Duration>, EnvError> {
+    parsed(variable, |value| value.parse().ok().filter(|seconds| (1..=1_000_000_000).contains(seconds)))
+        .map(|seconds| seconds.map(Duration::from_secs))
+}
+
+/// The variables that are set and look like crossmesh's, but are not: misspelt, most likely.
+pub fn unknown() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = names.filter(|name| is_unknown(name)).collect();
+    unknown.sort_unstable();
+    unknown
+}
+
+fn is_unknown(name: &str) -> bool {
+    name.starts_with("CROSSMESH_")
+        && !name.starts_with("CROSSMESH_TEST_")
+        && VARIABLES.iter().all(|variable| variable.name != name)
+}
+
 /// A byte count such as `64MiB`.
 pub fn byte_count(variable: Variable) -> Result<Option<u64>, EnvError> {
     parsed(variable, |value| bytes::parse(value).ok())
@@ -102,5 +124,15 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), VARIABLES.len());
+    }
+
+    #[test]
+    fn misspelt_names_are_told_from_others() {
+        for name in ["CROSSMESH_ROUT", "CROSSMESH_", "CROSSMESH_ROUTES"] {
+            assert!(is_unknown(name), "{name}");
+        }
+        for name in ["CROSSMESH_ROUTE", "CROSSMESH_TEST_LARGE", "PATH", "crossmesh_route"] {
+            assert!(!is_unknown(name), "{name}");
+        }
     }
 }

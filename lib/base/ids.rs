@@ -15,11 +15,6 @@ macro_rules! id {
             pub fn index(self) -> usize {
                 self.0 as usize
             }
-
-            /// The id of entry `index`; `None` when it does not fit 32 bits.
-            pub fn from_index(index: usize) -> Option<Self> {
-                u32::try_from(index).ok().map(Self)
-            }
         }
 
         impl fmt::Display for $name {

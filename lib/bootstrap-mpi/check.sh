@@ -19,11 +19,16 @@ for name in "${wanted[@]}"; do
   cp "$target/$name/release/examples"/{join,launch,killed} "$place"
 done
 
+# These arrays are used through their names.
+# shellcheck disable=SC2034
 openmpi=(env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  mpirun.openmpi --oversubscribe --mca pml ob1 --mca btl "self,vader,tcp" -n $ranks)
-mpich=(mpirun.mpich -n $ranks)
+  mpirun.openmpi --oversubscribe --mca pml ob1 --mca btl "self,vader,tcp" -n "$ranks")
+# shellcheck disable=SC2034
+mpich=(mpirun.mpich -n "$ranks")
 # Without these, mpirun itself ends the others.
+# shellcheck disable=SC2034
 openmpi_survivors=(--enable-recovery)
+# shellcheck disable=SC2034
 mpich_survivors=(-disable-auto-cleanup)
 
 report() { # WHAT OK OUTPUT

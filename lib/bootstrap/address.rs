@@ -1,17 +1,15 @@
 //! Where a process listens and how others reach it.
 //!
-//! In: the interfaces of this host, `CROSSMESH_INTERFACE`. Out: listeners with the addresses to publish, and connected,
+//! In: addresses of this host, or of others. Out: listeners with the addresses to publish, and connected,
 //! authenticated streams. Guarantee: no listener on a wildcard address; a dialer tries all addresses in order until
 //! its deadline, and says at once what retrying cannot mend.
 
 use super::error::BootstrapError;
 use super::handshake::{HandshakeError, Party};
 use crate::base::{Deadline, Rank};
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -25,36 +23,6 @@ pub(super) const ONE_HANDSHAKE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(20);
 /// How long an address that refuses connections is tried again.
 const REFUSED: Duration = Duration::from_secs(5);
-
-/// Addresses of this host by which others may reach it, best first, loopback last.
-pub(super) fn candidates(interface: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
-    if let Some(address) = interface.and_then(|text| text.parse().ok()) {
-        return Ok(vec![address]);
-    }
-    let failed = |error: nix::Error| BootstrapError::Socket {
-        operation: "listing network interfaces",
-        address: None,
-        source: error.into(),
-    };
-    let mut found: Vec<IpAddr> = getifaddrs()
-        .map_err(failed)?
-        .filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP))
-        .filter(|entry| interface.is_none_or(|name| entry.interface_name == name))
-        .filter_map(|entry| {
-            let address = entry.address?;
-            let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
-        })
-        .filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()))
-        .collect();
-    found.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));
-    found.dedup();
-    match (interface, found.is_empty()) {
-        (Some(interface), true) => Err(BootstrapError::Interface { interface: interface.to_string() }),
-        (None, true) => Ok(vec![IpAddr::from([127, 0, 0, 1])]),
-        _ => Ok(found),
-    }
-}
 
 /// Listens on each of `addresses` that can be bound; fails when none can.
 pub(super) fn listen(addresses: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), BootstrapError> {
@@ -175,16 +143,6 @@ fn is_final(error: &HandshakeError) -> bool {
 mod tests {
     use super::*;
     use crate::bootstrap::JobKey;
-
-    #[test]
-    fn candidates_end_with_loopback_and_obey_the_interface() {
-        let all = candidates(None).unwrap();
-        let first_loopback = all.iter().position(|address| address.is_loopback()).unwrap_or(all.len());
-        assert!(all[first_loopback..].iter().all(|address| address.is_loopback()), "{all:?}");
-        assert_eq!(candidates(Some("10.1.2.3")).unwrap(), [IpAddr::from([10, 1, 2, 3])]);
-        assert!(candidates(Some("lo")).unwrap().iter().all(|address| address.is_loopback()));
-        assert!(matches!(candidates(Some("no-such-if")), Err(BootstrapError::Interface { .. })));
-    }
 
     #[test]
     fn an_address_nobody_serves_is_named() {

@@ -6,7 +6,7 @@
 //! the job is aborted; all survivors hold the same cause.
 
 use super::acceptor::Door;
-use super::address::{Destination, candidates, dial, listen};
+use super::address::{Destination, dial, listen};
 use super::cause::Cause;
 use super::error::BootstrapError;
 use super::handshake::Party;
@@ -18,6 +18,7 @@ use super::unique_id::UniqueId;
 use super::wire::control_stream;
 use super::{Bootstrap, RESERVED};
 use crate::base::{Deadline, Rank, env};
+use crate::topology::interface;
 use socket2::Socket;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -179,7 +180,7 @@ fn open_hub(host: &str, size: u32, interface: Option<&str>) -> Result<(Socket, H
     let (listeners, published) = match size {
         1 => (Vec::new(), Vec::new()),
         _ => {
-            let addresses = candidates(interface)?;
+            let addresses = interface::addresses(interface)?;
             listen(&addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect::<Vec<_>>())?
         }
     };

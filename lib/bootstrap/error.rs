@@ -5,6 +5,7 @@ use super::cause::Cause;
 use super::handshake::HandshakeError;
 use crate::base::Rank;
 use crate::base::env::EnvError;
+use crate::topology::InterfaceError;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -167,13 +168,8 @@ pub enum BootstrapError {
         limit: Duration,
     },
     /// The network interface cannot be used.
-    #[error(
-        "CROSSMESH_INTERFACE={interface:?} names no address of this host; use an interface that is up, or an address"
-    )]
-    Interface {
-        /// As given.
-        interface: String,
-    },
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// A socket cannot be made.
     #[error("{operation} failed{}", at(address))]
     Socket {

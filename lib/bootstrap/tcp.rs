@@ -4,7 +4,7 @@
 //! all with the same size; a rank that is refused is told why; at a deadline the absent ranks are named.
 
 use super::acceptor::Door;
-use super::address::{Destination, candidates, dial, listen};
+use super::address::{Destination, dial, listen};
 use super::cause::{Cause, RENDEZVOUS};
 use super::error::BootstrapError;
 use super::handshake::Party;
@@ -16,6 +16,7 @@ use super::wire::{control_stream, waker};
 use super::{BROADCAST, Bootstrap};
 use crate::base::{Deadline, Rank, env};
 use crate::topology::discover::host_name;
+use crate::topology::interface;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ impl Rendezvous {
         }
         let addresses: Vec<SocketAddr> = match bind.ip().is_unspecified() {
             false => vec![bind],
-            true => candidates(env::text(env::INTERFACE).as_deref())?
+            true => interface::addresses(env::text(env::INTERFACE).as_deref())?
                 .into_iter()
                 .map(|address| SocketAddr::new(address, bind.port()))
                 .collect(),

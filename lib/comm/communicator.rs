@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const DEFAULT_TIMEOUT: u64 = 600;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Ranks that act together.
 pub struct Communicator {
@@ -52,7 +52,7 @@ impl Communicator {
 
     /// Deadline of calls that are given none: `CROSSMESH_TIMEOUT` from now.
     pub fn default_deadline() -> Result<Deadline, CommError> {
-        Ok(Deadline::after(Duration::from_secs(env::integer(env::TIMEOUT)?.unwrap_or(DEFAULT_TIMEOUT))))
+        Ok(Deadline::after(env::seconds(env::TIMEOUT)?.unwrap_or(DEFAULT_TIMEOUT)))
     }
 
     /// Returns once every rank has called it.

@@ -4,7 +4,7 @@ use crate::base::{Rank, env::EnvError};
 use crate::bootstrap::{BootstrapError, Cause};
 use crate::execute::ExecuteError;
 use crate::memory::MemoryError;
-use crate::topology::TopologyError;
+use crate::topology::{InterfaceError, TopologyError};
 use crate::transport::TransportError;
 use std::sync::Arc;
 use thiserror::Error;
@@ -40,14 +40,9 @@ pub enum CommError {
         #[source]
         source: postcard::Error,
     },
-    /// The interface to bind to does not exist or has no address.
-    #[error(
-        "CROSSMESH_INTERFACE={interface:?} is neither an address nor an interface of this host with one; `ip address` lists them"
-    )]
-    Interface {
-        /// As given.
-        interface: String,
-    },
+    /// The network interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// The communicator is still in use.
     #[error("{users} communicators or transfers of this job are still alive; drop them before finalize")]
     InUse {

@@ -6,7 +6,7 @@ use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
 use crate::execute::{Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
 use crate::memory::{Bell, PeerSegments, ProcessMemory, SegmentId, SegmentServer};
-use crate::topology::{RankFacts, Topology, discover};
+use crate::topology::{RankFacts, Topology, discover, interface};
 use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, ShmOptions, TcpLink, TcpOptions};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::net::{IpAddr, TcpStream};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const DEFAULT_STAGING: u64 = 64 << 20;
-const DEFAULT_INIT_TIMEOUT: u64 = 120;
+const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Context of the world's exchanges.
 pub(super) const WORLD_CONTEXT: u64 = 0;
 /// What data connections are for, in the handshake.
@@ -35,7 +35,7 @@ pub struct WorldOptions {
 impl WorldOptions {
     /// Sides from `CROSSMESH_ROLES`, deadline from `CROSSMESH_INIT_TIMEOUT`.
     pub fn from_environment() -> Result<Self, CommError> {
-        let seconds = env::integer(env::INIT_TIMEOUT)?.unwrap_or(DEFAULT_INIT_TIMEOUT);
+        let limit = env::seconds(env::INIT_TIMEOUT)?.unwrap_or(DEFAULT_INIT_TIMEOUT);
         let mut side_starts = Vec::new();
         let mut next = 0u32;
         for role in env::text(env::ROLES).unwrap_or_default().split(',').filter(|role| !role.is_empty()) {
@@ -48,11 +48,11 @@ impl WorldOptions {
                 allowed: env::ROLES.values,
             })?;
         }
-        Ok(Self { side_starts, deadline: Some(Duration::from_secs(seconds)) })
+        Ok(Self { side_starts, deadline: Some(limit) })
     }
 
     fn deadline(&self) -> Deadline {
-        Deadline::after(self.deadline.unwrap_or(Duration::from_secs(DEFAULT_INIT_TIMEOUT)))
+        Deadline::after(self.deadline.unwrap_or(DEFAULT_INIT_TIMEOUT))
     }
 }
 
@@ -170,32 +170,12 @@ fn links(
 ) -> Result<Vec<Box<dyn MessageLink>>, CommError> {
     let mut options = TcpOptions::new(Arc::new(KeyProof { control: control.clone() }));
     if let Some(interface) = env::text(env::INTERFACE) {
-        let (address, device) = interface_address(&interface)?;
-        options.bind = Some(address);
-        options.device = device;
+        options.bind = interface::addresses(Some(&interface))?.first().copied();
+        options.device = Some(interface).filter(|text| text.parse::<IpAddr>().is_err());
     }
     let tcp = TcpLink::new(control.rank(), options)?;
     let shm = ShmLink::new(control.rank(), ShmOptions::new(server.clone(), segments.clone()))?;
     Ok(vec![Box::new(tcp), Box::new(shm)])
-}
-
-/// An address, or the first address of a named interface and its name.
-fn interface_address(interface: &str) -> Result<(IpAddr, Option<String>), CommError> {
-    if let Ok(address) = interface.parse() {
-        return Ok((address, None));
-    }
-    let missing = || CommError::Interface { interface: interface.to_string() };
-    let all = nix::ifaddrs::getifaddrs().map_err(|_| missing())?;
-    let mut addresses: Vec<IpAddr> = all
-        .filter(|entry| entry.interface_name == interface)
-        .filter_map(|entry| {
-            let address = entry.address?;
-            let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
-            four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
-        })
-        .collect();
-    addresses.sort_by_key(IpAddr::is_ipv6);
-    addresses.first().map(|&address| (address, Some(interface.to_string()))).ok_or_else(missing)
 }
 
 /// Finds out, together with all ranks, which domains may read private memory.

@@ -79,9 +79,12 @@ pub(super) fn append(
     for sub in sub_boxes(&extents, piece.start, piece.end) {
         let packed = row_major(&sub.extents, element);
         let place = |end: &End<'_>| match end {
-            End::Tensor { offset, strides } => {
-                offset + sub.lo.iter().zip(*strides).map(|(&index, &stride)| index * stride).sum::<u64>()
-            }
+            // Strides may be a peer's. What saturates ends outside of every memory, which the table refuses.
+            End::Tensor { offset, strides } => sub
+                .lo
+                .iter()
+                .zip(*strides)
+                .fold(*offset, |sum, (&index, &stride)| sum.saturating_add(index.saturating_mul(stride))),
             End::Packed { offset } => offset + (sub.first - piece.start) * element,
         };
         let strides = |end: &End<'_>| match end {
@@ -124,6 +127,9 @@ pub(super) fn peer_end<'a>(
     piece: &Piece,
 ) -> Option<End<'a>> {
     let index = locate(maps, &plan.cell(piece.cell).intervals)?;
+    if export.strides.len() != index.len() {
+        return None;
+    }
     let inside = index.iter().zip(&export.strides).map(|(&i, &stride)| i.checked_mul(stride));
     let inside = inside.sum::<Option<u64>>()?;
     Some(End::Tensor { offset: base.checked_add(export.offset)?.checked_add(inside)?, strides: &export.strides })

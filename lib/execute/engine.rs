@@ -3,6 +3,7 @@
 //! ends every transfer with the same cause on every rank.
 
 use super::ExecuteError;
+use super::agree::chain;
 use super::execution::Execution;
 use super::rest::{self, Rest};
 use crate::base::{Backoff, Deadline, Rank};
@@ -10,7 +11,6 @@ use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
 use crate::transport::{Capabilities, Event, MessageLink, Signal};
 use std::collections::HashMap;
-use std::error::Error;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -318,13 +318,7 @@ impl Shared {
     }
 
     fn cause(&self, error: &ExecuteError) -> Cause {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(inner) = source {
-            message = format!("{message}: {inner}");
-            source = inner.source();
-        }
-        Cause { rank: self.control.rank(), host: self.host.clone(), phase: "transfer".into(), message }
+        Cause { rank: self.control.rank(), host: self.host.clone(), phase: "transfer".into(), message: chain(error) }
     }
 
     /// The progress thread: asleep unless a transfer is active and nobody waits.

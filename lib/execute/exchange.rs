@@ -2,6 +2,8 @@
 //! one [`Invitation`] per peer. Guarantee: a peer learns only about memory that the program makes it touch, and
 //! only inside the authenticated control mesh.
 
+use super::ExecuteError;
+use crate::base::Rank;
 use crate::memory::SegmentId;
 use crate::transport::RemoteRegion;
 use serde::{Deserialize, Serialize};
@@ -63,4 +65,40 @@ pub(super) struct Invitation {
     pub(super) feed_word: u32,
     /// First grant word, on this rank's board, for what this rank puts to the peer.
     pub(super) grant_base: u32,
+}
+
+impl Invitation {
+    /// Whether it is about what the reader's own program says: so many chunks that it reads there and puts there.
+    pub(super) fn check(&self, peer: Rank, reads: usize, puts: usize) -> Result<(), ExecuteError> {
+        let told = [self.available_words.len(), self.release_words.len(), self.direct.len()];
+        let numbered = u32::try_from(puts).ok().and_then(|puts| self.signal_base.checked_add(puts));
+        if told == [reads, reads, puts] && numbered.is_some() {
+            return Ok(());
+        }
+        let what =
+            format!("an invitation with {told:?} words and chunks, where {:?} are expected", [reads, reads, puts]);
+        Err(ExecuteError::Protocol { peer, what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invitation_to_something_else_is_refused() {
+        let fits = Invitation {
+            available_words: vec![0; 2],
+            release_words: vec![0; 2],
+            direct: vec![true; 3],
+            ..Invitation::default()
+        };
+        assert!(fits.check(Rank(7), 2, 3).is_ok());
+        for (reads, puts) in [(1, 3), (2, 2), (0, 0)] {
+            let error = fits.check(Rank(7), reads, puts).unwrap_err().to_string();
+            assert!(error.contains("rank 7"), "{error}");
+        }
+        let wraps = Invitation { signal_base: u32::MAX - 1, ..fits };
+        assert!(wraps.check(Rank(7), 2, 3).is_err());
+    }
 }

@@ -23,7 +23,7 @@ pub fn host_name() -> String {
 
 /// Equal for processes that can share descriptors and read each other's memory, never merely by pid.
 ///
-/// The boot id names the kernel; the pid namespace must be shared for `process_vm_readv`, the mount and UTS
+/// The boot id names the kernel; the pid namespace must be shared for `process_vm_readv`, the UTS and IPC
 /// namespaces tell emulated hosts on one kernel apart.
 fn host_token() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")

@@ -6,6 +6,8 @@
 pub mod discover;
 pub mod facts;
 pub mod hierarchy;
+pub mod interface;
 
 pub use facts::RankFacts;
 pub use hierarchy::{Topology, TopologyError};
+pub use interface::InterfaceError;

@@ -4,6 +4,7 @@
 use super::RegionId;
 use crate::base::Rank;
 use crate::memory::MemoryError;
+use crate::topology::InterfaceError;
 use nix::errno::Errno;
 use std::time::Duration;
 use thiserror::Error;
@@ -106,16 +107,9 @@ pub enum TransportError {
         /// What is wrong.
         what: String,
     },
-    /// A network interface without an address.
-    #[error(
-        "network interface {name:?} is absent, down or has no address; present: {present}; set CROSSMESH_INTERFACE"
-    )]
-    NoInterface {
-        /// The interface asked for.
-        name: String,
-        /// Those there are.
-        present: String,
-    },
+    /// The network interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// The link could not be set up.
     #[error("cannot set up the {link} link: {operation} failed for {subject}")]
     Setup {

@@ -1,6 +1,6 @@
 //! Two kinds of link.
 //!
-//! Mapped: both ends see the memory; boxes are copied from tensor to tensor by the reading end.
+//! Mapped: both ends see the memory; boxes are copied from tensor to tensor by either end.
 //! Message: [`MessageLink`], one-sided puts and signals between registered regions.
 //!
 //! Guarantee of every message link: a ticket completes when its source bytes may be reused; a signal is seen
@@ -12,14 +12,12 @@ mod check;
 mod contract;
 pub mod error;
 pub mod fault;
-pub mod mapped;
 mod region;
 pub mod shm;
 pub mod tcp;
 
 pub use error::{FrameFault, TransportError};
 pub use fault::{FaultOptions, FaultyLink};
-pub use mapped::{MappedRegion, PeerRegion, ProcessRegion};
 pub use shm::{ShmLink, ShmOptions};
 pub use tcp::{Authenticate, AuthenticateError, TcpLink, TcpOptions};
 

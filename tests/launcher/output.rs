@@ -1,4 +1,5 @@
-//! What ranks print.
+//! What ranks print. In: shells that write much, long lines, or nothing. Out: nothing. Guarantee: lines come whole, in
+//! order and marked, whatever their number and length and whoever reads them.
 
 use crate::job::{Job, finish, shell_ranks, split, starters};
 use std::io::{BufRead, BufReader};
@@ -81,4 +82,10 @@ fn each_rank_has_its_files() {
             assert_eq!(text, format!("{word} {rank}\n"));
         }
     }
+}
+
+#[test]
+fn lines_come_as_they_are_when_asked_for() {
+    let job = finish(shell_ranks("local", &["-n", "2", "--prefix", "never"], "echo '[a]'; echo b >&2"));
+    assert_eq!((job.code, job.output.as_str(), job.error.as_str()), (Some(0), "[a]\n[a]", "b\nb\n"));
 }

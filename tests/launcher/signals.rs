@@ -1,4 +1,5 @@
-//! Signals to the launcher.
+//! Signals to the launcher. In: jobs that are interrupted, stopped, or lose their launcher. Out: nothing. Guarantee:
+//! ranks get the signal, and nothing is left running.
 
 use crate::job::{Job, left_running, shell_ranks, starters};
 use nix::sys::signal::Signal;

@@ -43,11 +43,23 @@ fn wrong_options() {
     for (arguments, parts) in cases {
         Job::new(2, &model).with("--src tp=1 --dst tp=1").with(arguments).refused(parts);
     }
-    // What the command line itself refuses: every rank says so as well, in the words of the argument parser.
-    for arguments in ["--src tp=1", "--src tp=1 --dst tp=1 --repeat x", "--src tp=1 --dst tp=1 --no-such-option"] {
-        let ended = Job::new(2, &model).with(arguments).run();
+    // What the command line itself refuses: in the words of the argument parser, with the usage on rank 0 only.
+    for (arguments, part) in [
+        ("--src tp=1", "not provided: --dst <SPEC>"),
+        ("--src tp=1 --dst tp=1 --repeat x", "'x' for '--repeat <N>'"),
+        ("--src tp=1 --dst tp=1 --no-such-option", "'--no-such-option'"),
+    ] {
+        let ended = Job::new(3, &model).with(arguments).run();
         assert_eq!(ended.finished.code(), Some(2), "{ended:#?}");
+        assert_eq!(ended.finished.errors.matches("Usage: crossmesh refit").count(), 1, "{ended:#?}");
+        for rank in 1..3 {
+            let own = format!("[{rank} ");
+            let lines: Vec<_> = ended.finished.errors.lines().filter(|line| line.starts_with(&own)).collect();
+            assert!(matches!(lines[..], [line] if line.contains(part) && line.contains("rank 0 shows")), "{ended:#?}");
+        }
     }
+    let ended = Job::new(3, &model).with("--help").run().finished.expect_success();
+    assert_eq!(ended.output.matches("Usage: crossmesh refit").count(), 1, "{ended:#?}");
 }
 
 #[test]
@@ -60,11 +72,23 @@ fn wrong_environment() {
         ("CROSSMESH_CHUNK", "-1"),
         ("CROSSMESH_MAPPED", "no"),
         ("CROSSMESH_TIMEOUT", "soon"),
+        ("CROSSMESH_TIMEOUT", "0"),
     ];
     for (name, value) in cases {
         let job = Job::new(2, &model).with("--src tp=1 --dst tp=1").env(name, value);
         job.refused(&[&format!("{name}={value:?}"), "allowed"]);
     }
+    // What the launcher needs itself, it says itself.
+    for (name, value, part) in
+        [("CROSSMESH_INTERFACE", "absent0", "interfaces here"), ("CROSSMESH_INIT_TIMEOUT", "0", "allowed")]
+    {
+        let ended = Job::new(2, &model).with("--src tp=1 --dst tp=1").env(name, value).run();
+        assert_eq!(ended.finished.code(), Some(2), "{ended:#?}");
+        assert!(ended.finished.errors.contains(&format!("{name}={value:?}")), "{ended:#?}");
+        assert!(ended.finished.errors.contains(part) && ended.errors().is_empty(), "{ended:#?}");
+    }
+    let ended = Job::new(2, &model).with("--src tp=1 --dst tp=1").env("CROSSMESH_ROUT", "flat").run();
+    assert!(ended.finished.expect_success().errors.contains("CROSSMESH_ROUT is set and is no variable"));
     let job = Job::new(3, &model).run_with("--domains 2").with("--src tp=1 --dst dp=2");
     job.env("CROSSMESH_STAGING", "5").refused(&["CROSSMESH_STAGING"]);
 }
@@ -83,6 +107,8 @@ fn wrong_rules() {
         std::fs::write(&rules, text).unwrap();
         Job::new(2, &model).with("--src tp=1 --dst tp=1").path("--rules", &rules).refused(&[part]);
     }
+    // It never ends.
+    Job::new(2, &model).with("--src tp=1 --dst tp=1 --rules /dev/zero").refused(&["/dev/zero", "no regular file"]);
 }
 
 #[test]

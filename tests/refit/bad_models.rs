@@ -104,3 +104,13 @@ fn a_refused_model_leaves_nothing_at_its_targets() {
     job.path("--out", &folder.path().join("out")).path("--json", &folder.path().join("out.json")).refused(&["5 bytes"]);
     assert_eq!(entries(folder.path()), ["model.safetensors"]);
 }
+
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["pipe.safetensors", "pipe.model.json", "pipe.safetensors.index.json"] {
+        let path = folder.path().join(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        refused(&path, &[name, "no regular file"]);
+    }
+}

@@ -3,6 +3,7 @@
 
 use super::shape::Shape;
 use crate::bench::error::BenchError;
+use crate::plain_file;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,8 +39,8 @@ impl PeerList {
         if path.as_os_str() == "none" {
             return Ok(Self::default());
         }
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| BenchError::PeersFile { path: path.to_path_buf(), source })?;
+        let text =
+            plain_file::read_text(path).map_err(|source| BenchError::PeersFile { path: path.to_path_buf(), source })?;
         Self::parse(&text, path)
     }
 

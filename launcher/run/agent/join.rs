@@ -4,7 +4,7 @@
 //! rank. Guarantee: bounded by `CROSSMESH_INIT_TIMEOUT`; each side proves the key to the other before anything else
 //! is said; the key is never sent.
 
-use super::super::INIT_SECONDS;
+use super::super::INIT_LIMIT;
 use super::super::connection::{Connection, ConnectionError};
 use super::super::protocol::{FromAgent, FromLauncher, Hello, LauncherKey, Message, Welcome, random_word};
 use crate::failure::{BAD_INPUT, Failure};
@@ -72,7 +72,7 @@ pub(super) fn join(rank: u32, host: String) -> Result<(Connection, Welcome), Fai
     let addresses = addresses.ok_or(JoinError::NoLauncher { name: env::LAUNCHER.name })?;
     let key = env::text(env::LAUNCHER_KEY).and_then(|text| LauncherKey::from_hex(&text));
     let key = key.ok_or(JoinError::NoLauncher { name: env::LAUNCHER_KEY.name })?;
-    let deadline = Deadline::seconds(env::integer(env::INIT_TIMEOUT)?.unwrap_or(INIT_SECONDS));
+    let deadline = Deadline::after(env::seconds(env::INIT_TIMEOUT)?.unwrap_or(INIT_LIMIT));
     let (stream, peer) = connect(rank, &addresses, deadline)?;
     Ok(handshake(hello(rank, host)?, &key, stream, &peer.to_string(), deadline)?)
 }

@@ -2,12 +2,13 @@
 //! Guarantee: every address it will use is mapped or registered, every table is built.
 
 mod feeds;
+mod pushes;
 
-use super::bind::{CopyOp, End, Place, Run, append, own_end, pair, peer_end, runs};
+use super::bind::{CopyOp, End, Place, append, own_end, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
-use super::execution::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
+use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
-use super::prepare::{Prepared, in_slot, sending_side};
+use super::prepare::Prepared;
 use super::program::{Incoming, Item, Storage};
 use super::tensors::LocalTensors;
 use super::{ExecuteError, Group, Mapped, Side};
@@ -21,8 +22,6 @@ use std::sync::Arc;
 
 /// Bytes that a rank must receive per transfer before its tensors are written past the cache.
 const STREAM_FROM: u64 = 4 << 20;
-/// A run of a packed chunk in a slot.
-const IN_SLOT: u32 = u32::MAX;
 
 struct Attach<'a> {
     plan: &'a Plan,
@@ -91,29 +90,7 @@ pub(super) fn attach(
     deadline: Deadline,
 ) -> Result<Bound, ExecuteError> {
     let segment = prepared.reservation.segment.clone();
-    let mut attach = Attach {
-        plan,
-        local,
-        prepared,
-        theirs: Theirs {
-            plan,
-            peer_numbers: theirs.keys().enumerate().map(|(number, &rank)| (rank, number as u32)).collect(),
-            segment_spans: HashMap::from([(segment.id(), 0)]),
-            source: HashMap::new(),
-            destination: HashMap::new(),
-            direct: HashMap::new(),
-            fed_source: HashMap::new(),
-            fed_destination: HashMap::new(),
-            helped: BTreeSet::new(),
-            maps: BTreeMap::new(),
-        },
-        spans: vec![Span::of_segment(&segment)],
-        buffer_spans: HashMap::new(),
-        table: CopyTable::new(),
-        copies: Vec::new(),
-        puts: Vec::new(),
-        written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
-    };
+    let mut attach = Attach::new(plan, local, prepared, theirs);
     let mut peers = Vec::with_capacity(theirs.len());
     for (&rank, invitation) in theirs {
         peers.push(attach.peer(group, rank, invitation, deadline)?);
@@ -163,6 +140,31 @@ fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
 }
 
 impl Theirs<'_> {
+    /// Notes what `rank` exported.
+    fn learn(&mut self, rank: Rank, invitation: &Invitation) {
+        let index = |exports: &[Export], map: &mut HashMap<(Rank, u32), Export>| {
+            map.extend(exports.iter().map(|export| ((rank, export.tensor), export.clone())));
+        };
+        index(&invitation.source, &mut self.source);
+        index(&invitation.destination, &mut self.destination);
+        index(&invitation.direct_tensors, &mut self.direct);
+        if !invitation.fed_source.is_empty() {
+            self.helped.insert(rank);
+        }
+        index(&invitation.fed_source, &mut self.fed_source);
+        index(&invitation.fed_destination, &mut self.fed_destination);
+        let tensors = self.plan.manifest().tensors();
+        // Only of what it exported: all tensors of all peers would be as many as the job has shards.
+        let source = invitation.source.iter().chain(&invitation.fed_source);
+        let destination = invitation.destination.iter().chain(&invitation.direct_tensors);
+        let destination = destination.chain(&invitation.fed_destination);
+        let maps = PeerMaps {
+            source: maps_of(source, rank, |tensor| tensors.get(tensor).map(|spec| &spec.source)),
+            destination: maps_of(destination, rank, |tensor| tensors.get(tensor).map(|spec| &spec.destination)),
+        };
+        self.maps.insert(rank, maps);
+    }
+
     /// Where a peer's tensor lies, as this rank reads it.
     fn tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
         match stored {
@@ -193,7 +195,39 @@ impl Theirs<'_> {
     }
 }
 
-impl Attach<'_> {
+impl<'a> Attach<'a> {
+    fn new(
+        plan: &'a Plan,
+        local: &'a LocalTensors,
+        prepared: &'a Prepared,
+        theirs: &BTreeMap<Rank, Invitation>,
+    ) -> Self {
+        let segment = &prepared.reservation.segment;
+        Self {
+            plan,
+            local,
+            prepared,
+            theirs: Theirs {
+                plan,
+                peer_numbers: theirs.keys().enumerate().map(|(number, &rank)| (rank, number as u32)).collect(),
+                segment_spans: HashMap::from([(segment.id(), 0)]),
+                source: HashMap::new(),
+                destination: HashMap::new(),
+                direct: HashMap::new(),
+                fed_source: HashMap::new(),
+                fed_destination: HashMap::new(),
+                helped: BTreeSet::new(),
+                maps: BTreeMap::new(),
+            },
+            spans: vec![Span::of_segment(segment)],
+            buffer_spans: HashMap::new(),
+            table: CopyTable::new(),
+            copies: Vec::new(),
+            puts: Vec::new(),
+            written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
+        }
+    }
+
     fn peer(
         &mut self,
         group: &Group,
@@ -204,6 +238,7 @@ impl Attach<'_> {
         let (world, program) = (group.world(rank), &self.prepared.program);
         let peering = &group.peering[world.index()];
         let pulls = program.pulls.get(&rank).cloned().unwrap_or_default();
+        invitation.check(rank, pulls.len(), program.sends.get(&rank).map_or(0, Vec::len))?;
         let mut segment = None;
         let mut segment_span = None;
         let maps = !pulls.is_empty() || program.feeds.contains_key(&rank) || program.fed.contains_key(&rank);
@@ -215,38 +250,8 @@ impl Attach<'_> {
         }
         let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);
         let bell = mapped.then(|| Bell::open(&group.segments, &peering.server, peering.bell, deadline)).transpose()?;
-        let exports =
-            [&invitation.source, &invitation.destination, &invitation.fed_source, &invitation.fed_destination];
-        for export in exports.into_iter().flatten() {
-            if let ExportedMemory::Shared { segment, .. } = export.memory
-                && !self.theirs.segment_spans.contains_key(&segment)
-            {
-                let opened = group.segments.open(&peering.server, segment, deadline)?;
-                self.theirs.segment_spans.insert(segment, self.spans.len() as u32);
-                self.spans.push(Span::of_segment(&opened));
-            }
-        }
-        let index = |exports: &[Export], map: &mut HashMap<(Rank, u32), Export>| {
-            map.extend(exports.iter().map(|export| ((rank, export.tensor), export.clone())));
-        };
-        index(&invitation.source, &mut self.theirs.source);
-        index(&invitation.destination, &mut self.theirs.destination);
-        index(&invitation.direct_tensors, &mut self.theirs.direct);
-        if !invitation.fed_source.is_empty() {
-            self.theirs.helped.insert(rank);
-        }
-        index(&invitation.fed_source, &mut self.theirs.fed_source);
-        index(&invitation.fed_destination, &mut self.theirs.fed_destination);
-        let tensors = self.plan.manifest().tensors();
-        // Only of what it exported: all tensors of all peers would be as many as the job has shards.
-        let source = invitation.source.iter().chain(&invitation.fed_source);
-        let destination = invitation.destination.iter().chain(&invitation.direct_tensors);
-        let destination = destination.chain(&invitation.fed_destination);
-        let maps = PeerMaps {
-            source: maps_of(source, rank, |tensor| tensors.get(tensor).map(|spec| &spec.source)),
-            destination: maps_of(destination, rank, |tensor| tensors.get(tensor).map(|spec| &spec.destination)),
-        };
-        self.theirs.maps.insert(rank, maps);
+        self.map_exports(group, &peering.server, invitation, deadline)?;
+        self.theirs.learn(rank, invitation);
         let mine = &self.prepared.invitations[&rank];
         let linked = program.arrivals.contains_key(&rank) || program.sends.contains_key(&rank);
         Ok(Peer {
@@ -274,6 +279,28 @@ impl Attach<'_> {
             push_cursor: 0,
             reader_word: mine.done_word,
         })
+    }
+
+    /// Maps the segments that a peer's tensors lie in, each once.
+    fn map_exports(
+        &mut self,
+        group: &Group,
+        server: &str,
+        invitation: &Invitation,
+        deadline: Deadline,
+    ) -> Result<(), ExecuteError> {
+        let exports =
+            [&invitation.source, &invitation.destination, &invitation.fed_source, &invitation.fed_destination];
+        for export in exports.into_iter().flatten() {
+            if let ExportedMemory::Shared { segment, .. } = export.memory
+                && !self.theirs.segment_spans.contains_key(&segment)
+            {
+                let opened = group.segments.open(server, segment, deadline)?;
+                self.theirs.segment_spans.insert(segment, self.spans.len() as u32);
+                self.spans.push(Span::of_segment(&opened));
+            }
+        }
+        Ok(())
     }
 
     fn buffer_span(&mut self, buffer: &Buffer) -> u32 {
@@ -374,99 +401,6 @@ impl Attach<'_> {
             let boxes = self.table.len() as u32;
             append(&mut self.table, plan, piece, &source, &destination)?;
             self.add_copy(first, source_place, destination_place, boxes..self.table.len() as u32);
-            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
-        }
-        Ok(())
-    }
-
-    fn push(
-        &mut self,
-        group: &Group,
-        peer: Rank,
-        position: usize,
-        push: u32,
-        invitation: &Invitation,
-    ) -> Result<BoundPush, ExecuteError> {
-        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
-        let program = &prepared.program;
-        let item = program.pushes[push as usize].item;
-        let bytes = program.items[item as usize].bytes;
-        let slot_run = vec![Run { packed: 0, tensor: IN_SLOT, offset: 0, bytes }];
-        let side = sending_side(program, item);
-        let first_copy = self.copies.len();
-        let held_in_slot = in_slot(program, &prepared.direct, item);
-        let local_runs = if held_in_slot {
-            slot_run.clone()
-        } else if prepared.packed[push as usize] {
-            self.pack(item, side, first_copy)?;
-            slot_run.clone()
-        } else {
-            runs(program, plan, item, |piece| own_end(plan, local, side, piece).map(|(end, _)| end))?
-        };
-        let remote_runs = if invitation.direct.get(position).copied().unwrap_or(false) {
-            let maps = &self.theirs.maps[&peer].destination;
-            let exports = &self.theirs.direct;
-            runs(program, plan, item, |piece| {
-                let export = exports.get(&(peer, piece.cell.tensor))?;
-                peer_end(plan, maps.get(&piece.cell.tensor)?, export, 0, piece)
-            })?
-        } else {
-            slot_run
-        };
-        let first_put = self.puts.len() as u32;
-        let link = group.link_to(peer);
-        let mut fault = None;
-        let mut puts = Vec::new();
-        pair(&local_runs, &remote_runs, |from, local_offset, to, remote_offset, bytes| {
-            let local = match from.tensor {
-                IN_SLOT if held_in_slot => Some(LocalRef::Slot),
-                IN_SLOT => Some(LocalRef::SendSlot),
-                tensor => self.region_of(side, tensor, link),
-            };
-            let remote = match to.tensor {
-                IN_SLOT => Some(RemoteRef::Slot),
-                tensor => match self.theirs.direct.get(&(peer, tensor)).map(|export| export.memory) {
-                    Some(ExportedMemory::Region { region }) => Some(RemoteRef::Region(region)),
-                    _ => None,
-                },
-            };
-            match (local, remote) {
-                (Some(local), Some(remote)) => puts.push(PutOp { local, local_offset, remote, remote_offset, bytes }),
-                _ => fault = Some(to.tensor.min(from.tensor)),
-            }
-        });
-        if let Some(tensor) = fault {
-            return Err(self.missing(peer, tensor));
-        }
-        self.puts.append(&mut puts);
-        Ok(BoundPush {
-            item,
-            pack: first_copy as u32..self.copies.len() as u32,
-            puts: first_put..self.puts.len() as u32,
-            grant_word: prepared.invitations[&peer].grant_base + position as u32,
-            signal_index: invitation.signal_base + position as u32,
-        })
-    }
-
-    fn region_of(&self, side: Side, tensor: u32, link: usize) -> Option<LocalRef> {
-        let place = self.local.side(side)[tensor as usize].as_ref()?;
-        let region = self.prepared.buffer_regions.get(&(place.buffer.as_ptr() as u64, link))?;
-        Some(LocalRef::Region(*region))
-    }
-
-    /// Copies that pack an item into a send slot.
-    fn pack(&mut self, item: u32, side: Side, first: usize) -> Result<(), ExecuteError> {
-        let (plan, local, prepared) = (self.plan, self.local, self.prepared);
-        let mut packed = 0;
-        for piece in prepared.program.item_pieces(item) {
-            let tensor = piece.cell.tensor;
-            let place = self.own_place(side, tensor);
-            let (Some((source, _)), Some(place)) = (own_end(plan, local, side, piece), place) else {
-                return Err(self.missing(Rank::default(), tensor));
-            };
-            let boxes = self.table.len() as u32;
-            append(&mut self.table, plan, piece, &source, &End::Packed { offset: packed })?;
-            self.add_copy(first, place, Place::SendSlot, boxes..self.table.len() as u32);
             packed += (piece.end - piece.start) * plan.element_bytes(tensor);
         }
         Ok(())

@@ -1,19 +1,17 @@
 //! Where peers can dial this rank.
 //!
-//! In: the interfaces of this host, or the one that was chosen. Out: a listening socket and the text that peers
-//! get. Guarantee: loopback comes last; an address of another link or instance is recognised.
+//! In: the addresses of this host, or the one that was chosen. Out: listening sockets and the text that peers
+//! get. Guarantee: no socket at a wildcard address; an address of another link or instance is recognised.
 
 use super::TcpOptions;
 use crate::base::Rank;
 use crate::memory::error::errno_of;
 use crate::memory::shared::fill_random;
+use crate::topology::interface;
 use crate::transport::TransportError;
-use nix::ifaddrs::{InterfaceAddress, getifaddrs};
-use nix::net::if_::InterfaceFlags;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 /// Connections that the kernel keeps until this rank accepts them; lowered to the system's own limit.
 const BACKLOG: i32 = 4096;
@@ -49,35 +47,38 @@ impl Address {
     }
 }
 
-/// The listening socket.
+/// The listening sockets, one for each address.
 pub(super) struct Listener {
-    pub(super) socket: TcpListener,
+    pub(super) sockets: Vec<TcpListener>,
     pub(super) address: Address,
 }
 
 impl Listener {
-    /// Listens at the chosen address or at all.
+    /// Listens at the chosen address, or at each of this host; never at those that the system may gain later.
     pub(super) fn bind(options: &TcpOptions) -> Result<Self, TransportError> {
         let mut instance = [0; 8];
         fill_random(&mut instance, "link instance")?;
         let instance = u64::from_le_bytes(instance);
-        let (socket, hosts) = match options.bind {
-            Some(address) => (listen(address, options)?, vec![address]),
-            None => {
-                let hosts = own_addresses(options.device.as_deref())?;
-                // One socket takes both families where the system has IPv6.
-                match listen(Ipv6Addr::UNSPECIFIED.into(), options) {
-                    Ok(socket) => (socket, hosts),
-                    Err(_) => {
-                        let hosts = hosts.into_iter().filter(IpAddr::is_ipv4).collect();
-                        (listen(Ipv4Addr::UNSPECIFIED.into(), options)?, hosts)
-                    }
-                }
-            }
+        let hosts = match options.bind {
+            Some(address) => vec![address],
+            None => interface::addresses(options.device.as_deref())?,
         };
-        let port = socket.local_addr().map_err(|error| setup("getsockname", "the listener", &error))?.port();
-        let places = hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect();
-        Ok(Self { socket, address: Address { instance, places } })
+        let (mut sockets, mut places, mut failure) = (Vec::new(), Vec::new(), None);
+        for host in hosts {
+            match listen(host, options) {
+                Ok((socket, place)) => {
+                    sockets.push(socket);
+                    places.push(place);
+                }
+                Err(error) => failure = Some(setup("listen", &host.to_string(), &error)),
+            }
+        }
+        match failure {
+            Some(error) if sockets.is_empty() => return Err(error),
+            Some(error) => log::debug!("{error}"),
+            None => {}
+        }
+        Ok(Self { sockets, address: Address { instance, places } })
     }
 }
 
@@ -90,58 +91,19 @@ pub(super) fn open_socket(family: &SocketAddr, options: &TcpOptions) -> std::io:
     Ok(socket)
 }
 
-fn listen(host: IpAddr, options: &TcpOptions) -> Result<TcpListener, TransportError> {
-    let place = SocketAddr::new(host, 0);
-    let open = || {
-        let socket = open_socket(&place, options)?;
-        if host.is_ipv6() && host.is_unspecified() {
-            socket.set_only_v6(false)?;
-        }
-        socket.bind(&place.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket.into())
-    };
-    open().map_err(|error: std::io::Error| setup("listen", &host.to_string(), &error))
+fn listen(host: IpAddr, options: &TcpOptions) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let any_port = SocketAddr::new(host, 0);
+    let socket = open_socket(&any_port, options)?;
+    socket.bind(&any_port.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    let socket = TcpListener::from(socket);
+    let place = socket.local_addr()?;
+    Ok((socket, place))
 }
 
 fn setup(operation: &'static str, subject: &str, error: &std::io::Error) -> TransportError {
     TransportError::Setup { link: "TCP", operation, subject: subject.into(), source: errno_of(error) }
-}
-
-/// Addresses of the interfaces that are up, or of `device` alone; loopback last.
-fn own_addresses(device: Option<&str>) -> Result<Vec<IpAddr>, TransportError> {
-    let interfaces = getifaddrs().map_err(|source| TransportError::Setup {
-        link: "TCP",
-        operation: "getifaddrs",
-        subject: "this host's interfaces".into(),
-        source,
-    })?;
-    let interfaces: Vec<_> = interfaces.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP)).collect();
-    let chosen = interfaces.iter().filter(|entry| device.is_none_or(|device| entry.interface_name == device));
-    let mut addresses: Vec<IpAddr> = chosen.filter_map(usable).collect();
-    addresses.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));
-    if addresses.is_empty() {
-        let names: BTreeSet<_> = interfaces.iter().map(|entry| entry.interface_name.as_str()).collect();
-        let present = names.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(TransportError::NoInterface { name: device.unwrap_or("any").into(), present });
-    }
-    Ok(addresses)
-}
-
-/// The address of an entry, unless it means something only together with an interface.
-fn usable(entry: &InterfaceAddress) -> Option<IpAddr> {
-    let storage = entry.address.as_ref()?;
-    let address = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
-        (Some(v4), _) => IpAddr::V4(v4.ip()),
-        (_, Some(v6)) => IpAddr::V6(v6.ip()),
-        _ => return None,
-    };
-    let link_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    (!link_local && !address.is_unspecified()).then_some(address)
 }
 
 #[cfg(test)]

@@ -170,12 +170,13 @@ impl Rendezvous<'_> {
 
     /// Waits a little for a connection.
     fn next_connection(&self) -> Option<TcpStream> {
-        let mut descriptors = [PollFd::new(self.listener.socket.as_fd(), PollFlags::POLLIN)];
+        let sockets = &self.listener.sockets;
+        let mut descriptors: Vec<_> =
+            sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
         let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut descriptors, timeout) {
-            Ok(1..) => self.listener.socket.accept().ok().map(|(stream, _)| stream),
-            _ => None,
-        }
+        poll(&mut descriptors, timeout).ok()?;
+        let ready = descriptors.iter().position(|descriptor| descriptor.any() == Some(true))?;
+        sockets[ready].accept().ok().map(|(stream, _)| stream)
     }
 
     fn begin_handshake<'scope>(

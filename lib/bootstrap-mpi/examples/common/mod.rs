@@ -2,7 +2,7 @@
 //!
 //! In: the environment. Out: one line per rank, `rank R of N: ok`. Guarantee: an error ends the process with code 1.
 
-use crossmesh::base::{Deadline, Rank};
+use crossmesh::base::{Deadline, Rank, env};
 use crossmesh::bootstrap::{BootstrapError, Control, from_environment};
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub(crate) fn run() -> ExitCode {
 fn join() -> Result<(Rank, u32), BootstrapError> {
     let deadline = Deadline::seconds(30);
     let mut bootstrap = from_environment(deadline)?;
-    assert!(std::env::var_os("CROSSMESH_UNIQUE_ID").is_none(), "the unique id is erased once read");
+    assert!(env::text(env::UNIQUE_ID).is_none(), "the unique id is erased once read");
     let control = Control::connect(bootstrap.as_mut(), "here", deadline)?;
     let (rank, size) = (control.rank(), control.size());
     let everyone: Vec<Rank> = (0..size).map(Rank).collect();
