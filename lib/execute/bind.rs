@@ -47,25 +47,6 @@ pub(super) enum End<'a> {
     Packed { offset: u64 },
 }
 
-/// Appends the boxes of a piece, cut into blocks of the source.
-pub(super) fn append_blocks(
-    table: &mut CopyTable,
-    plan: &Plan,
-    piece: &Piece,
-    source: &End<'_>,
-    destination: &End<'_>,
-    block: u64,
-) -> Result<Range<usize>, ExecuteError> {
-    let first = table.len();
-    let mut whole = CopyTable::new();
-    append(&mut whole, plan, piece, source, destination)?;
-    for index in 0..whole.len() {
-        table.push_from(&whole, index);
-        table.cut_last(block);
-    }
-    Ok(first..table.len())
-}
-
 /// Appends the boxes of a piece.
 pub(super) fn append(
     table: &mut CopyTable,

@@ -3,14 +3,14 @@
 
 use super::super::ExecuteError;
 use super::super::Side;
-use super::super::bind::{Place, append, append_blocks, own_end, peer_end};
+use super::super::bind::{Place, append, own_end, peer_end};
 use super::super::board::NO_WORD;
 use super::super::claim;
 use super::super::execution::{FeedPiece, Feeds, Receiver, Sender};
 use super::{Attach, STREAM_FROM};
 use crate::base::Rank;
 use crate::execute::exchange::Invitation;
-use crate::memory::copy::Store;
+use crate::memory::copy::{CopyTable, Store};
 use crate::route::Piece;
 use std::collections::BTreeMap;
 
@@ -34,13 +34,13 @@ impl Attach<'_> {
             let copies = if program.helped {
                 items.iter().map(|&item| self.feed_copies(rank, item)).collect::<Result<_, _>>()?
             } else {
-                items.iter().try_for_each(|&item| self.feed_blocks(rank, item, &mut feeds.pieces))?;
+                self.feed_blocks(rank, items, &mut feeds.pieces)?;
                 Vec::new()
             };
             let (peer, word) = (self.theirs.peer_numbers[&rank], self.prepared.invitations[&rank].feed_word);
             feeds.receivers.push(Receiver { peer, word, chunks: items.len() as u32, copies });
         }
-        feeds.pieces.sort_by_key(|piece| (piece.source, self.table.source_of(piece.boxes as usize)));
+        feeds.pieces.sort_by_key(|piece| (piece.source, self.copies.table.source_of(piece.boxes as usize)));
         for (&rank, items) in &program.fed {
             let invitation = &theirs[&rank];
             debug_assert_ne!(invitation.feed_word, NO_WORD);
@@ -58,43 +58,54 @@ impl Attach<'_> {
     /// Copies of one chunk for one receiver.
     fn feed_copies(&mut self, to: Rank, item: u32) -> Result<std::ops::Range<u32>, ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
-        let first = self.copies.len();
+        let first = self.copies.next();
         for piece in prepared.program.item_pieces(item) {
             let (source_place, destination_place) = self.feed_places(to, piece)?;
-            let boxes = self.table.len() as u32;
             let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
             let destination = self.theirs.fed_end(to, piece);
             let (Some(source), Some(destination)) = (source, destination) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            append(&mut self.table, plan, piece, &source, &destination)?;
-            self.add_copy(
-                first,
-                Place::Span(source_place),
-                Place::Span(destination_place),
-                boxes..self.table.len() as u32,
-            );
+            let (from, into) = (Place::Span(source_place), Place::Span(destination_place));
+            self.copies.add(plan, piece, &(source, from), &(destination, into))?;
         }
-        Ok(first as u32..self.copies.len() as u32)
+        Ok(self.copies.finish(first))
     }
 
-    /// Blocks of one chunk for one receiver.
-    fn feed_blocks(&mut self, to: Rank, item: u32, pieces: &mut Vec<FeedPiece>) -> Result<(), ExecuteError> {
+    /// Blocks of all chunks for one receiver.
+    fn feed_blocks(&mut self, to: Rank, items: &[u32], pieces: &mut Vec<FeedPiece>) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
-        for piece in prepared.program.item_pieces(item) {
-            let (source_place, destination_place) = self.feed_places(to, piece)?;
+        let mut batch = CopyTable::new();
+        let mut spans = None;
+        for piece in items.iter().flat_map(|&item| prepared.program.item_pieces(item)) {
+            let places = self.feed_places(to, piece)?;
+            if spans != Some(places) {
+                self.add_blocks(&mut batch, spans.replace(places), pieces);
+            }
             let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
             let destination = self.theirs.fed_end(to, piece);
             let (Some(source), Some(destination)) = (source, destination) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            for boxes in append_blocks(&mut self.table, plan, piece, &source, &destination, BLOCK)? {
-                let bytes = self.table.bytes_of(boxes);
-                let (source, destination) = (source_place, destination_place);
-                pieces.push(FeedPiece { source, destination, boxes: boxes as u32, bytes });
+            append(&mut batch, plan, piece, &source, &destination)?;
+        }
+        self.add_blocks(&mut batch, spans, pieces);
+        Ok(())
+    }
+
+    /// Cuts what was collected between two spans into blocks.
+    fn add_blocks(&mut self, batch: &mut CopyTable, spans: Option<(u32, u32)>, pieces: &mut Vec<FeedPiece>) {
+        let Some((source, destination)) = spans else { return };
+        let mut joined = CopyTable::new();
+        joined.append_joined(batch);
+        batch.clear();
+        let table = &mut self.copies.table;
+        for index in 0..joined.len() {
+            table.push_from(&joined, index);
+            for boxes in table.cut_last(BLOCK) {
+                pieces.push(FeedPiece { source, destination, boxes: boxes as u32, bytes: table.bytes_of(boxes) });
             }
         }
-        Ok(())
     }
 
     /// Spans of a piece in this rank's source and in a receiver's destination.

@@ -1,10 +1,11 @@
 //! Joining what peers exported. In: prepared part, peers' invitations. Out: an execution that can start.
 //! Guarantee: every address it will use is mapped or registered, every table is built.
 
+mod copies;
 mod feeds;
 mod pushes;
 
-use super::bind::{CopyOp, End, Place, append, own_end, peer_end};
+use super::bind::{End, Place, own_end, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
@@ -14,9 +15,10 @@ use super::tensors::LocalTensors;
 use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
 use crate::layout::{AxisMap, Layout};
-use crate::memory::copy::{CopyTable, Store};
+use crate::memory::copy::Store;
 use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
+use copies::Copies;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -30,8 +32,7 @@ struct Attach<'a> {
     theirs: Theirs<'a>,
     spans: Vec<Span>,
     buffer_spans: HashMap<u64, u32>,
-    table: CopyTable,
-    copies: Vec<CopyOp>,
+    copies: Copies,
     puts: Vec<PutOp>,
     /// Bytes that this rank's destinations receive.
     written: u64,
@@ -108,9 +109,9 @@ pub(super) fn attach(
         feeds,
         pushes,
         hops: hops(prepared, peers.len()),
-        copies: attach.copies,
+        copies: attach.copies.list,
         puts: attach.puts,
-        table: attach.table,
+        table: attach.copies.table,
         spans: attach.spans,
         peers,
         segment,
@@ -221,8 +222,7 @@ impl<'a> Attach<'a> {
             },
             spans: vec![Span::of_segment(segment)],
             buffer_spans: HashMap::new(),
-            table: CopyTable::new(),
-            copies: Vec::new(),
+            copies: Copies::default(),
             puts: Vec::new(),
             written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
         }
@@ -323,22 +323,10 @@ impl<'a> Attach<'a> {
         ExecuteError::Protocol { peer, what: format!("no place for tensor {name:?}") }
     }
 
-    /// Adds a copy; it joins the one before when both ends are in the same places.
-    fn add_copy(&mut self, first: usize, source: Place, destination: Place, boxes: std::ops::Range<u32>) {
-        if self.copies.len() > first
-            && let Some(last) = self.copies.last_mut()
-            && (last.source, last.destination, last.boxes.end) == (source, destination, boxes.start)
-        {
-            last.boxes.end = boxes.end;
-            return;
-        }
-        self.copies.push(CopyOp { source, destination, boxes });
-    }
-
     fn item(&mut self, number: u32) -> Result<BoundItem, ExecuteError> {
         let prepared = self.prepared;
         let item = &prepared.program.items[number as usize];
-        let first = self.copies.len();
+        let first = self.copies.next();
         let direct = prepared.direct[number as usize];
         let arrives = match item.incoming {
             Incoming::Held => false,
@@ -347,10 +335,10 @@ impl<'a> Attach<'a> {
             _ => !direct,
         };
         if arrives && (item.wants || !matches!(item.incoming, Incoming::Push { .. })) {
-            self.item_copies(number, first)?;
+            self.item_copies(number)?;
         }
         Ok(BoundItem {
-            copies: first as u32..self.copies.len() as u32,
+            copies: self.copies.finish(first),
             direct,
             store: self.store(item),
             available_word: prepared.available_words[number as usize],
@@ -364,7 +352,7 @@ impl<'a> Attach<'a> {
         if streams { Store::Streaming } else { Store::Cached }
     }
 
-    fn item_copies(&mut self, number: u32, first: usize) -> Result<(), ExecuteError> {
+    fn item_copies(&mut self, number: u32) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
         let item = &prepared.program.items[number as usize];
         let mut packed = 0;
@@ -398,9 +386,7 @@ impl<'a> Attach<'a> {
             let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
-            let boxes = self.table.len() as u32;
-            append(&mut self.table, plan, piece, &source, &destination)?;
-            self.add_copy(first, source_place, destination_place, boxes..self.table.len() as u32);
+            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place))?;
             packed += (piece.end - piece.start) * plan.element_bytes(tensor);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Tables of what this rank puts over a message link. In: program, exports. Out: packing copies and puts. Guarantee: a
 //! put's two ends are contiguous, and inside a region or slot that both ends agreed on.
 
-use super::super::bind::{End, Place, Run, append, own_end, pair, peer_end, runs};
+use super::super::bind::{End, Place, Run, own_end, pair, peer_end, runs};
 use super::super::exchange::{ExportedMemory, Invitation};
 use super::super::execution::{BoundPush, LocalRef, PutOp, RemoteRef};
 use super::super::prepare::{in_slot, sending_side};
@@ -28,12 +28,12 @@ impl Attach<'_> {
         let bytes = program.items[item as usize].bytes;
         let slot_run = vec![Run { packed: 0, tensor: IN_SLOT, offset: 0, bytes }];
         let side = sending_side(program, item);
-        let first_copy = self.copies.len();
+        let first_copy = self.copies.next();
         let held_in_slot = in_slot(program, &prepared.direct, item);
         let local_runs = if held_in_slot {
             slot_run.clone()
         } else if prepared.packed[push as usize] {
-            self.pack(item, side, first_copy)?;
+            self.pack(item, side)?;
             slot_run.clone()
         } else {
             runs(program, plan, item, |piece| own_end(plan, local, side, piece).map(|(end, _)| end))?
@@ -67,7 +67,7 @@ impl Attach<'_> {
         self.puts.append(&mut puts);
         Ok(BoundPush {
             item,
-            pack: first_copy as u32..self.copies.len() as u32,
+            pack: self.copies.finish(first_copy),
             puts: first_put..self.puts.len() as u32,
             grant_word: prepared.invitations[&peer].grant_base + position as u32,
             signal_index: invitation.signal_base + position as u32,
@@ -98,7 +98,7 @@ impl Attach<'_> {
     }
 
     /// Copies that pack an item into a send slot.
-    fn pack(&mut self, item: u32, side: Side, first: usize) -> Result<(), ExecuteError> {
+    fn pack(&mut self, item: u32, side: Side) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
         let mut packed = 0;
         for piece in prepared.program.item_pieces(item) {
@@ -107,9 +107,7 @@ impl Attach<'_> {
             let (Some((source, _)), Some(place)) = (own_end(plan, local, side, piece), place) else {
                 return Err(self.missing(Rank::default(), tensor));
             };
-            let boxes = self.table.len() as u32;
-            append(&mut self.table, plan, piece, &source, &End::Packed { offset: packed })?;
-            self.add_copy(first, place, Place::SendSlot, boxes..self.table.len() as u32);
+            self.copies.add(plan, piece, &(source, place), &(End::Packed { offset: packed }, Place::SendSlot))?;
             packed += (piece.end - piece.start) * plan.element_bytes(tensor);
         }
         Ok(())

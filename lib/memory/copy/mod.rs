@@ -83,6 +83,12 @@ impl CopyTable {
         Self::default()
     }
 
+    /// Forgets all boxes and keeps their room.
+    pub fn clear(&mut self) {
+        self.boxes.clear();
+        self.dimensions.clear();
+    }
+
     /// Number of boxes.
     pub fn len(&self) -> usize {
         self.boxes.len()
