@@ -24,8 +24,23 @@ pub(super) const LINE: usize = 64;
 /// Shortest run worth streaming: head and tail are stored through the cache.
 const SHORTEST_STREAM: usize = 4 * LINE;
 
-/// Copies `bytes` bytes whose destination starts on a line border, in whole lines.
-type LineCopy = unsafe fn(*const u8, *mut u8, usize);
+/// Copies rows of whole lines.
+type LineCopy = unsafe fn(*const u8, *mut u8, Rows);
+
+/// Rows of whole lines: how many, how long, and how far apart on either side.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+    pub(super) source: usize,
+    pub(super) destination: usize,
+}
+
+impl Rows {
+    fn one(bytes: usize) -> Self {
+        Self { count: 1, bytes, source: 0, destination: 0 }
+    }
+}
 
 /// Copies one run.
 ///
@@ -44,7 +59,7 @@ pub(super) unsafe fn copy_run(from: *const u8, to: *mut u8, bytes: usize, store:
     // and a whole number of lines, and the ranges do not overlap.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
-        lines(from.add(head), to.add(head), body);
+        lines(from.add(head), to.add(head), Rows::one(body));
         std::ptr::copy_nonoverlapping(from.add(head + body), to.add(head + body), bytes - head - body);
     }
 }
@@ -55,9 +70,19 @@ pub(super) unsafe fn copy_run(from: *const u8, to: *mut u8, bytes: usize, store:
 /// `bytes`, a multiple of [`LINE`], must be readable at `from` and writable at `to`, which lies on a line border;
 /// the ranges must not overlap.
 pub(super) unsafe fn stream_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    debug_assert!(bytes.is_multiple_of(LINE) && (to as usize).is_multiple_of(LINE));
     // SAFETY: forwarded from the caller.
-    unsafe { line_copy()(from, to, bytes) }
+    unsafe { stream_rows(from, to, Rows::one(bytes)) }
+}
+
+/// Copies rows of whole lines to aligned destinations, past the cache.
+///
+/// # Safety
+/// Every row must be readable at its source and writable at its destination, which lies on a line border; rows are
+/// whole lines; sources and destinations must not overlap.
+pub(super) unsafe fn stream_rows(from: *const u8, to: *mut u8, rows: Rows) {
+    debug_assert!((rows.bytes | rows.destination | to as usize).is_multiple_of(LINE));
+    // SAFETY: forwarded from the caller.
+    unsafe { line_copy()(from, to, rows) }
 }
 
 /// Orders streaming stores before whatever this thread stores next, such as a flag.
@@ -98,10 +123,13 @@ fn versions() -> Vec<(&'static str, LineCopy)> {
 /// Through the cache, on any processor.
 ///
 /// # Safety
-/// As [`stream_lines`].
-unsafe fn portable(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller vouches for both ranges and that they do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
+/// As [`stream_rows`].
+unsafe fn portable(from: *const u8, to: *mut u8, rows: Rows) {
+    for row in 0..rows.count {
+        let (from, to) = (from.wrapping_add(row * rows.source), to.wrapping_add(row * rows.destination));
+        // SAFETY: the caller vouches for every row and that they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, rows.bytes) }
+    }
 }
 
 /// One loop over lines for every vector width.
@@ -109,24 +137,36 @@ unsafe fn portable(from: *const u8, to: *mut u8, bytes: usize) {
 macro_rules! line_loop {
     ($module:ident, $feature:literal, $load:ident, $stream:ident, $width:literal) => {
         mod $module {
-            use super::LINE;
+            use super::{LINE, Rows};
             use std::arch::x86_64::{$load, $stream};
 
             /// # Safety
-            /// As [`stream_lines`](super::stream_lines), on a processor with the feature.
+            /// As [`stream_rows`](super::stream_rows), on a processor with the feature.
             #[target_feature(enable = $feature)]
-            pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+            pub(super) unsafe fn copy(from: *const u8, to: *mut u8, rows: Rows) {
+                for row in 0..rows.count {
+                    let (from, to) = (from.wrapping_add(row * rows.source), to.wrapping_add(row * rows.destination));
+                    for line in (0..rows.bytes).step_by(LINE) {
+                        // SAFETY: the line lies inside a row that the caller vouches for; its destination is aligned.
+                        unsafe { copy_line(from.add(line), to.add(line)) };
+                    }
+                }
+            }
+
+            /// # Safety
+            /// A line must be readable at `from` and writable at `to`, a line border.
+            #[target_feature(enable = $feature)]
+            #[inline]
+            unsafe fn copy_line(from: *const u8, to: *mut u8) {
                 const VECTORS: usize = LINE / $width;
-                for line in (0..bytes).step_by(LINE) {
-                    // SAFETY: the line lies inside ranges that the caller vouches for; its destination is aligned.
-                    unsafe {
-                        let mut vectors = [$load(from.add(line).cast()); VECTORS];
-                        for (index, vector) in vectors.iter_mut().enumerate().skip(1) {
-                            *vector = $load(from.add(line + index * $width).cast());
-                        }
-                        for (index, vector) in vectors.into_iter().enumerate() {
-                            $stream(to.add(line + index * $width).cast(), vector);
-                        }
+                // SAFETY: the caller vouches for the line; unaligned loads, aligned stores.
+                unsafe {
+                    let mut vectors = [$load(from.cast()); VECTORS];
+                    for (index, vector) in vectors.iter_mut().enumerate().skip(1) {
+                        *vector = $load(from.add(index * $width).cast());
+                    }
+                    for (index, vector) in vectors.into_iter().enumerate() {
+                        $stream(to.add(index * $width).cast(), vector);
                     }
                 }
             }
@@ -182,7 +222,7 @@ mod tests {
             let mut memory = vec![0u8; 65 * LINE];
             let aligned = memory.as_ptr().align_offset(LINE);
             // SAFETY: the aligned part of the vector holds 64 lines; the source has 7 bytes more than that.
-            unsafe { copy(source.as_ptr().add(7), memory.as_mut_ptr().add(aligned), 64 * LINE) };
+            unsafe { copy(source.as_ptr().add(7), memory.as_mut_ptr().add(aligned), Rows::one(64 * LINE)) };
             fence();
             assert_eq!(memory[aligned..aligned + 64 * LINE], source[7..], "{name}");
         }

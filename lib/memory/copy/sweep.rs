@@ -7,7 +7,7 @@
 //! through the cache, which mixes both kinds of store in one line and is slower than either.
 
 use super::CopyDimension;
-use super::kernel::{LINE, Store, copy_run, stream_lines};
+use super::kernel::{LINE, Rows, Store, copy_run, stream_lines, stream_rows};
 
 /// Bytes gathered before they are streamed: half of a small first-level cache leaves room for the source.
 const GATHER: usize = 16 << 10;
@@ -28,12 +28,11 @@ pub(super) unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimen
     match loops {
         // SAFETY: the caller vouches for the run.
         [] => unsafe { copy_run(from, to, run, store) },
-        [dim] if store == Store::Streaming && whole_lines(to, dim, run) => {
-            for round in 0..dim.extent as usize {
-                let from = from.wrapping_add(round * dim.source as usize);
-                // SAFETY: the caller vouches for every run; each is whole lines on a line border.
-                unsafe { stream_apart(from, to.wrapping_add(round * dim.destination as usize), run) };
-            }
+        [dim] if store == Store::Streaming && whole_lines(from, to, dim, run) => {
+            let (source, destination) = (dim.source as usize, dim.destination as usize);
+            let rows = Rows { count: dim.extent as usize, bytes: run, source, destination };
+            // SAFETY: the caller vouches for every run; each is whole lines on a line border, away from all sources.
+            unsafe { stream_rows(from, to, rows) }
         }
         [dim] if store == Store::Streaming && gathers(dim, run) => {
             // SAFETY: the caller vouches for every run; the destination is contiguous, as `gathers` checked.
@@ -58,23 +57,13 @@ pub(super) unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimen
     }
 }
 
-/// Whether every run fills whole lines of the destination.
-fn whole_lines(to: *mut u8, dim: &CopyDimension, run: usize) -> bool {
-    (to as usize | run | dim.destination as usize).is_multiple_of(LINE)
-}
-
-/// Streams a run of whole lines; overlapping ones move through the cache.
-///
-/// # Safety
-/// As [`stream_lines`], but the ranges may overlap.
-unsafe fn stream_apart(from: *const u8, to: *mut u8, run: usize) {
-    if (from as usize).abs_diff(to as usize) >= run {
-        // SAFETY: forwarded from the caller; the ranges are apart.
-        unsafe { stream_lines(from, to, run) }
-    } else {
-        // SAFETY: forwarded from the caller.
-        unsafe { std::ptr::copy(from, to, run) }
-    }
+/// Whether every run fills whole lines of the destination, none of which the source shares.
+fn whole_lines(from: *const u8, to: *mut u8, dim: &CopyDimension, run: usize) -> bool {
+    let reach = |step: u64| dim.extent.saturating_sub(1).saturating_mul(step).saturating_add(run as u64);
+    let (from, target) = (from as u64, to as u64);
+    let apart =
+        from.saturating_add(reach(dim.source)) <= target || target.saturating_add(reach(dim.destination)) <= from;
+    apart && (to as usize | run | dim.destination as usize).is_multiple_of(LINE)
 }
 
 fn gathers(dim: &CopyDimension, run: usize) -> bool {
