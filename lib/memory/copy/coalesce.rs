@@ -84,7 +84,8 @@ mod tests {
         let mut joined = CopyTable::new();
         joined.append_joined(&table(runs));
         let mut bytes = Vec::new();
-        joined.runs(0..joined.len(), |from, to, count| bytes.extend((0..count).map(|byte| (from + byte, to + byte, 1))));
+        joined
+            .runs(0..joined.len(), |from, to, count| bytes.extend((0..count).map(|byte| (from + byte, to + byte, 1))));
         (joined.len(), bytes)
     }
 
