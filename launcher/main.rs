@@ -70,7 +70,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             let line = first.join(" ");
             let line = line.strip_prefix("error: ").unwrap_or(&line);
             // Nobody may be left to read it; the exit code says the same.
-            let _ = writeln!(std::io::stderr(), "crossmesh: {line} (rank 0 shows the usage)");
+            let _ = writeln!(std::io::stderr(), "crossmesh: {line} (rank 0 says more)");
         }
         _ => {
             let _ = error.print();
