@@ -132,8 +132,8 @@ impl Communicator {
     }
 
     /// Ends the job in order; collective over the world, after all transfers and splits are dropped. Without it,
-    /// a rank that leaves counts as dead.
-    pub fn finalize(self, deadline: Deadline) -> Result<(), CommError> {
+    /// a rank that leaves counts as dead. After `InUse` it may be called again.
+    pub fn finalize(&self, deadline: Deadline) -> Result<(), CommError> {
         let users = Arc::strong_count(&self.group.engine) - 1;
         if users > 0 {
             return Err(CommError::InUse { users });
