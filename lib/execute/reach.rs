@@ -72,7 +72,7 @@ impl Reach {
             && flow.nodes.len() > 1
             && !self.shared[root.index()]
             && flow.nodes[1..].iter().all(|node| local(node) && !self.writable[node.rank.index()])
-            && (!self.readable[root.index()] || average_run(plan, flow) < SHORT_RUN)
+            && (!self.readable[root.index()] || has_short_runs(plan, flow))
     }
 
     /// Whether receivers in the domain of `rank` copy along with the senders.
@@ -99,9 +99,9 @@ pub(super) fn storage(flow: &Flow, node: usize, packs: bool) -> Storage {
     }
 }
 
-/// Average length of what is contiguous both at the root and at its first receiver, taking their tensors as
-/// contiguous: views are known to their own rank only.
-fn average_run(plan: &Plan, flow: &Flow) -> u64 {
+/// Whether what is contiguous both at the root and at its first receiver is short on average. Their tensors are taken
+/// as contiguous: views are known to their own rank only. One run alone is read at once, however short.
+fn has_short_runs(plan: &Plan, flow: &Flow) -> bool {
     let (root, receiver) = (flow.nodes[0].rank, flow.nodes[1].rank);
     let mut runs = 0;
     for piece in &flow.pieces {
@@ -110,7 +110,7 @@ fn average_run(plan: &Plan, flow: &Flow) -> u64 {
         let run = run(&tensor.source, root, &extents).min(run(&tensor.destination, receiver, &extents)).max(1);
         runs += elements(piece).div_ceil(run);
     }
-    flow.bytes / runs.max(1)
+    runs > 1 && flow.bytes / runs < SHORT_RUN
 }
 
 fn elements(piece: &Piece) -> u64 {
@@ -128,4 +128,59 @@ fn run(layout: &Layout, rank: Rank, extents: &[u64]) -> u64 {
         }
     }
     run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Dtype, Mesh, Placement, Split};
+    use crate::plan::Manifest;
+    use crate::route::{RouteOptions, route};
+    use crate::topology::RankFacts;
+    use std::sync::Arc;
+
+    /// Whether the one flow of `tensors` tensors of `rows` times 8 bytes packs, when the receiver wants columns from
+    /// `0` to `columns`.
+    fn packs(tensors: usize, rows: u64, columns: u64) -> bool {
+        let facts = RankFacts {
+            host: "h".into(),
+            host_token: "h".into(),
+            domain: None,
+            domain_count: None,
+            starts_side: false,
+        };
+        let topology = Topology::from_facts(&vec![facts; 2]).unwrap();
+        let layout = |rank, placement| {
+            let mesh = Arc::new(Mesh::contiguous(vec![1], Rank(rank)).unwrap());
+            Arc::new(Layout::new(vec![rows, 8], Dtype::U8, mesh, vec![placement]).unwrap())
+        };
+        let mut manifest = Manifest::new();
+        for number in 0..tensors {
+            let wanted = Arc::new(Mesh::new(vec![2], vec![Rank(1), Rank(0)]).unwrap());
+            let sizes = Placement::Shard { dim: 1, split: Split::Sizes(vec![columns, 8 - columns]) };
+            let destination = Arc::new(Layout::new(vec![rows, 8], Dtype::U8, wanted, vec![sizes]).unwrap());
+            manifest.push(format!("t{number}"), layout(0, Placement::Replicate), destination).unwrap();
+        }
+        let plan = Plan::compile(Arc::new(manifest), 2).unwrap();
+        let routed = route(&plan, &topology, RouteOptions::default());
+        let flow = routed.flows.iter().find(|flow| flow.nodes.len() == 2).unwrap();
+        let reach = Reach {
+            readable: vec![true; 2],
+            shared: vec![false; 2],
+            writable: vec![false; 2],
+            cores: 2,
+            mapped: true,
+            chunk_bytes: 1 << 20,
+        };
+        reach.packs(&plan, &topology, flow)
+    }
+
+    #[test]
+    fn many_short_runs_are_packed() {
+        assert!(!packs(1, 1, 8) && !packs(1, 1, 1), "one run, however short");
+        assert!(!packs(1, 4096, 8), "one long run");
+        assert!(packs(1, 4096, 3), "a run for each row");
+        assert!(packs(100, 1, 8), "a run for each tensor");
+        assert!(!packs(4, 512, 8), "runs of 4 KiB");
+    }
 }
