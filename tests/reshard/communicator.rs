@@ -113,8 +113,8 @@ fn transfers_alive_refuse_the_end() {
         reshard.start().expect("not active");
         reshard.wait(soon()).expect("the job goes on");
         assert_sevens(&buffer);
-        drop(reshard);
-        finalize(part);
+        drop((reshard, part));
+        finalize(world);
         println!("here: done");
     };
     let job = spmd(3, body).expect_success();
