@@ -128,7 +128,6 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
     Reach {
         readable,
         shared: agreement.all_shared.clone(),
-        writable: agreement.all_shared.clone(),
         cores: agreement.cores,
         mapped: group.mapped != Mapped::Staged,
         chunk_bytes,

@@ -6,7 +6,7 @@
 use super::reach::{Reach, storage};
 use crate::base::Rank;
 use crate::plan::{CellId, Plan};
-use crate::route::{Flow, Piece};
+use crate::route::{Flow, Gather, Piece};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -101,8 +101,7 @@ struct Share<'a> {
     chunks: u64,
     /// Whether the root packs.
     packs: bool,
-    /// Byte at which each piece starts.
-    starts: Vec<u64>,
+    gather: Gather<'a>,
 }
 
 /// Compiles the share of `rank`.
@@ -119,7 +118,14 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
             let node = flow.nodes.iter().position(|node| node.rank == rank)?;
             let packs = reach.packs(plan, topology, flow);
             let chunk = if reach.is_staged(plan, topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
-            Some(Share { flow, node, chunk, chunks: flow.bytes.div_ceil(chunk), packs, starts: starts(plan, flow) })
+            Some(Share {
+                flow,
+                node,
+                chunk,
+                chunks: flow.bytes.div_ceil(chunk),
+                packs,
+                gather: Gather::of_flow(plan, flow),
+            })
         })
         .collect();
     let mut turn = 0;
@@ -127,61 +133,21 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
     while !open.is_empty() {
         open.retain(|share| turn < share.chunks);
         for share in &open {
-            program.add(plan, topology, reach, share, turn);
+            program.add(topology, reach, share, turn);
         }
         turn += 1;
     }
     program
 }
 
-fn starts(plan: &Plan, flow: &Flow) -> Vec<u64> {
-    let mut sum = 0;
-    let mut starts: Vec<u64> = flow
-        .pieces
-        .iter()
-        .map(|piece| {
-            let start = sum;
-            sum += (piece.end - piece.start) * plan.element_bytes(piece.cell.tensor);
-            start
-        })
-        .collect();
-    starts.push(sum);
-    starts
-}
-
-impl Share<'_> {
-    /// The element border at or below byte `at`.
-    fn border(&self, plan: &Plan, at: u64) -> u64 {
-        if at >= self.flow.bytes {
-            return self.flow.bytes;
-        }
-        let index = self.starts.partition_point(|&start| start <= at) - 1;
-        let element = plan.element_bytes(self.flow.pieces[index].cell.tensor);
-        self.starts[index] + (at - self.starts[index]) / element * element
-    }
-
-    /// Pieces between two borders.
-    fn pieces(&self, plan: &Plan, from: u64, to: u64, out: &mut Vec<Piece>) {
-        let mut index = self.starts.partition_point(|&start| start <= from) - 1;
-        while index < self.flow.pieces.len() && self.starts[index] < to {
-            let piece = self.flow.pieces[index];
-            let element = plan.element_bytes(piece.cell.tensor);
-            let lo = from.max(self.starts[index]) - self.starts[index];
-            let hi = to.min(self.starts[index + 1]) - self.starts[index];
-            out.push(Piece { cell: piece.cell, start: piece.start + lo / element, end: piece.start + hi / element });
-            index += 1;
-        }
-    }
-}
-
 impl Program {
-    fn add(&mut self, plan: &Plan, topology: &Topology, reach: &Reach, share: &Share<'_>, turn: u64) {
-        let (from, to) = (share.border(plan, turn * share.chunk), share.border(plan, (turn + 1) * share.chunk));
+    fn add(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, turn: u64) {
+        let (from, to) = (share.gather.border(turn * share.chunk), share.gather.border((turn + 1) * share.chunk));
         if from == to {
             return;
         }
         let first = self.pieces.len() as u32;
-        share.pieces(plan, from, to, &mut self.pieces);
+        self.pieces.extend(share.gather.pieces(from, to));
         let pieces = first..self.pieces.len() as u32;
         let (flow, node) = (share.flow, share.flow.nodes[share.node]);
         let bytes = to - from;

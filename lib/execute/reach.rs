@@ -17,10 +17,8 @@ const SHORT_RUN: u64 = 4 << 10;
 pub(super) struct Reach {
     /// Per rank: ranks of its domain read its tensors directly.
     pub(super) readable: Vec<bool>,
-    /// Per rank: all its tensors lie in shared segments.
+    /// Per rank: all its tensors lie in shared segments, so that ranks of its domain may map and write them.
     pub(super) shared: Vec<bool>,
-    /// Per rank: ranks of its domain may write its destination tensors directly.
-    pub(super) writable: Vec<bool>,
     /// Cores that the ranks of a node share; the least of any rank.
     pub(super) cores: u32,
     /// Whether ranks of a domain map each other's segments at all.
@@ -43,7 +41,7 @@ impl Reach {
         node.parent == Some(0)
             && node.wants
             && self.mapped
-            && self.writable[node.rank.index()]
+            && self.shared[node.rank.index()]
             && topology.domain(root) == topology.domain(node.rank)
             && flow.children(child).next().is_none()
     }
@@ -71,7 +69,7 @@ impl Reach {
         self.mapped
             && flow.nodes.len() > 1
             && !self.shared[root.index()]
-            && flow.nodes[1..].iter().all(|node| local(node) && !self.writable[node.rank.index()])
+            && flow.nodes[1..].iter().all(|node| local(node) && !self.shared[node.rank.index()])
             && (!self.readable[root.index()] || has_short_runs(plan, flow))
     }
 
@@ -164,14 +162,8 @@ mod tests {
         let plan = Plan::compile(Arc::new(manifest), 2).unwrap();
         let routed = route(&plan, &topology, RouteOptions::default());
         let flow = routed.flows.iter().find(|flow| flow.nodes.len() == 2).unwrap();
-        let reach = Reach {
-            readable: vec![true; 2],
-            shared: vec![false; 2],
-            writable: vec![false; 2],
-            cores: 2,
-            mapped: true,
-            chunk_bytes: 1 << 20,
-        };
+        let reach =
+            Reach { readable: vec![true; 2], shared: vec![false; 2], cores: 2, mapped: true, chunk_bytes: 1 << 20 };
         reach.packs(&plan, &topology, flow)
     }
 

@@ -3,6 +3,7 @@
 
 use crate::base::Rank;
 use crate::plan::{CellClass, CellId, Plan};
+use std::borrow::Cow;
 
 /// Elements `start..end` of a cell, counted row-major inside its box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,51 +57,61 @@ impl Flow {
     }
 }
 
-/// Where the cells of a class begin in its concatenated bytes, for cutting it by bytes.
-pub(super) struct Gather<'a> {
+/// Pieces in order and the byte at which each begins, for cutting their concatenation by bytes: a class into flows, a
+/// flow into chunks.
+pub(crate) struct Gather<'a> {
     plan: &'a Plan,
-    class: &'a CellClass,
+    pieces: Cow<'a, [Piece]>,
     starts: Vec<u64>,
 }
 
 impl<'a> Gather<'a> {
-    pub(super) fn new(plan: &'a Plan, class: &'a CellClass) -> Self {
-        let mut starts = Vec::with_capacity(class.cells.len() + 1);
-        let mut sum = 0;
-        for &cell in &class.cells {
-            starts.push(sum);
-            sum += plan.cell(cell).elements() * plan.element_bytes(cell.tensor);
-        }
-        starts.push(sum);
-        Self { plan, class, starts }
+    /// All cells of a class, whole.
+    pub(super) fn of_class(plan: &'a Plan, class: &CellClass) -> Self {
+        let whole = |&cell: &CellId| Piece { cell, start: 0, end: plan.cell(cell).elements() };
+        Self::new(plan, class.cells.iter().map(whole).collect::<Vec<_>>().into())
     }
 
-    /// The largest element border at or below byte `at`.
-    pub(super) fn border(&self, at: u64) -> u64 {
-        let index = self.starts.partition_point(|&start| start <= at).saturating_sub(1);
-        match self.class.cells.get(index) {
-            Some(cell) => {
-                let element = self.plan.element_bytes(cell.tensor);
+    /// The pieces of a flow.
+    pub(crate) fn of_flow(plan: &'a Plan, flow: &'a Flow) -> Self {
+        Self::new(plan, flow.pieces.as_slice().into())
+    }
+
+    fn new(plan: &'a Plan, pieces: Cow<'a, [Piece]>) -> Self {
+        let mut starts = Vec::with_capacity(pieces.len() + 1);
+        let mut sum = 0;
+        for piece in pieces.iter() {
+            starts.push(sum);
+            sum += (piece.end - piece.start) * plan.element_bytes(piece.cell.tensor);
+        }
+        starts.push(sum);
+        Self { plan, pieces, starts }
+    }
+
+    /// The largest element border at or below byte `at`; the end for everything beyond it.
+    pub(crate) fn border(&self, at: u64) -> u64 {
+        let index = self.starts.partition_point(|&start| start <= at) - 1;
+        match self.pieces.get(index) {
+            Some(piece) => {
+                let element = self.plan.element_bytes(piece.cell.tensor);
                 self.starts[index] + (at - self.starts[index]) / element * element
             }
-            None => at,
+            None => self.starts[index],
         }
     }
 
     /// Pieces of bytes `from..to`, both element borders.
-    pub(super) fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let mut index = self.starts.partition_point(|&start| start <= from).saturating_sub(1);
-        while index < self.class.cells.len() && self.starts[index] < to {
-            let cell = self.class.cells[index];
-            let element = self.plan.element_bytes(cell.tensor);
-            let lo = from.max(self.starts[index]) - self.starts[index];
-            let hi = to.min(self.starts[index + 1]) - self.starts[index];
-            if hi > lo {
-                pieces.push(Piece { cell, start: lo / element, end: hi / element });
-            }
-            index += 1;
-        }
-        pieces
+    pub(crate) fn pieces(&self, from: u64, to: u64) -> impl Iterator<Item = Piece> + '_ {
+        let first = self.starts.partition_point(|&start| start <= from) - 1;
+        let starts = self.starts[first..].windows(2);
+        starts
+            .zip(&self.pieces[first.min(self.pieces.len())..])
+            .take_while(move |(starts, _)| starts[0] < to)
+            .filter_map(move |(starts, piece)| {
+                let element = self.plan.element_bytes(piece.cell.tensor);
+                let (lo, hi) = (from.max(starts[0]) - starts[0], to.min(starts[1]) - starts[0]);
+                let (start, end) = (piece.start + lo / element, piece.start + hi / element);
+                (hi > lo).then_some(Piece { cell: piece.cell, start, end })
+            })
     }
 }

@@ -16,6 +16,7 @@ mod tests;
 
 pub use check::{CheckError, Coverage, check};
 pub use cost::{Traffic, traffic};
+pub(crate) use flow::Gather;
 pub use flow::{Flow, Node, Piece};
 pub use options::{Injection, RouteKind, RouteOptions};
 pub use routes::{Routed, route};

@@ -83,13 +83,13 @@ impl Router<'_> {
 
     fn push(&mut self, gather: &Gather<'_>, from: u64, to: u64, nodes: Vec<Node>) {
         if to > from {
-            self.flows.push(Flow { nodes, pieces: gather.pieces(from, to), bytes: to - from });
+            self.flows.push(Flow { nodes, pieces: gather.pieces(from, to).collect(), bytes: to - from });
         }
     }
 
     /// Lowest holder to every wanter.
     fn flat(&mut self, class: &CellClass) {
-        let gather = Gather::new(self.plan, class);
+        let gather = Gather::of_class(self.plan, class);
         let holder = class.holders[0];
         for &wanter in &class.wanters {
             let nodes = if wanter == holder {
@@ -103,7 +103,7 @@ impl Router<'_> {
 
     /// Lowest holder to the root, then once into each destination domain, then to every destination rank there.
     fn gather_broadcast(&mut self, class: &CellClass, gatherer: Rank, all_wanters: &[Rank]) {
-        let gather = Gather::new(self.plan, class);
+        let gather = Gather::of_class(self.plan, class);
         let holder = class.holders[0];
         let wants = |rank: Rank| class.wanters.binary_search(&rank).is_ok();
         let mut nodes = vec![root(holder, wants(holder))];
@@ -128,7 +128,7 @@ impl Router<'_> {
     }
 
     fn hierarchical(&mut self, class: &CellClass) {
-        let gather = Gather::new(self.plan, class);
+        let gather = Gather::of_class(self.plan, class);
         let holders = self.by_domain(&class.holders);
         let mut remote: Vec<(DomainId, Vec<Rank>)> = Vec::new();
         for (domain, wanters) in self.by_domain(&class.wanters) {

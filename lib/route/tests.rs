@@ -25,7 +25,7 @@ fn three_cells() -> Plan {
 #[test]
 fn borders_are_element_borders() {
     let plan = three_cells();
-    let gather = Gather::new(&plan, &plan.classes()[0]);
+    let gather = Gather::of_class(&plan, &plan.classes()[0]);
     let borders: Vec<u64> = (0..=25).map(|at| gather.border(at)).collect();
     let expected = [0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 10, 10, 10, 10, 10, 10, 18, 19, 20, 21, 22, 23, 24, 25];
     assert_eq!(borders, expected);
@@ -34,11 +34,11 @@ fn borders_are_element_borders() {
 #[test]
 fn pieces_of_any_two_borders_join_up() {
     let plan = three_cells();
-    let gather = Gather::new(&plan, &plan.classes()[0]);
+    let gather = Gather::of_class(&plan, &plan.classes()[0]);
     let mut borders: Vec<u64> = (0..=25).map(|at| gather.border(at)).collect();
     borders.dedup();
     let spans = |from, to| -> Vec<(u32, u64, u64)> {
-        gather.pieces(from, to).iter().map(|piece| (piece.cell.tensor, piece.start, piece.end)).collect()
+        gather.pieces(from, to).map(|piece| (piece.cell.tensor, piece.start, piece.end)).collect()
     };
     assert_eq!(spans(0, 25), [(0, 0, 5), (1, 0, 1), (2, 0, 7)]);
     assert_eq!(spans(8, 19), [(0, 4, 5), (1, 0, 1), (2, 0, 1)]);
