@@ -147,6 +147,40 @@ impl Layout {
         }
     }
 
+    /// The shards of `dim` that may hold any index of `part`; found by descending the axes that shard it, without
+    /// listing the others.
+    pub fn dimension_within(&self, dim: usize, part: Interval) -> DimensionMap {
+        let mut shards = Vec::new();
+        let mut coordinates = vec![0u32; self.mesh.shape().len()];
+        let whole = Interval { lo: 0, hi: self.shape[dim] };
+        self.descend(dim, &self.nesting[dim], whole, part, &mut coordinates, &mut shards);
+        DimensionMap { shards }
+    }
+
+    /// Collects the shards of `whole`, which the outer axes left, that meet `part`.
+    fn descend(
+        &self,
+        dim: usize,
+        axes: &[usize],
+        whole: Interval,
+        part: Interval,
+        coordinates: &mut Vec<u32>,
+        shards: &mut Vec<AxisShard>,
+    ) {
+        let Some((&axis, inner)) = axes.split_first() else {
+            let slot_offset =
+                self.nesting[dim].iter().map(|&axis| coordinates[axis] as usize * self.mesh.stride(axis)).sum();
+            shards.push(AxisShard { slot_offset, map: self.axis_map(dim, coordinates) });
+            return;
+        };
+        let Placement::Shard { split, .. } = &self.placements[axis] else { return };
+        for coordinate in split.meeting(whole, part, self.mesh.shape()[axis]) {
+            coordinates[axis] = coordinate;
+            self.descend(dim, inner, split.part(whole, coordinate, self.mesh.shape()[axis]), part, coordinates, shards);
+        }
+        coordinates[axis] = 0;
+    }
+
     /// Slot offsets of the replicas: every combination of coordinates along the axes that shard nothing.
     pub fn replica_offsets(&self) -> Vec<usize> {
         let axes: Vec<usize> =
@@ -253,6 +287,25 @@ mod tests {
             }
         }
         assert_eq!(seen, 12);
+    }
+
+    #[test]
+    fn shards_within_a_part_are_those_that_hold_it() {
+        let sizes = Placement::sizes(0, [9, 0, 21]);
+        for (outer, inner) in [
+            (Placement::shard(0), Placement::chunk(0)),
+            (Placement::chunk(0), Placement::shard(0)),
+            (sizes, Placement::shard(0)),
+        ] {
+            let layout = Layout::new(vec![30], Dtype::U8, mesh(&[3, 4]), vec![outer, inner]).unwrap();
+            let all = layout.dimension(0).shards;
+            for (lo, hi) in (0..=30).flat_map(|lo| (lo..=30).map(move |hi| (lo, hi))) {
+                let meets = |shard: &AxisShard| shard.map.intervals().iter().any(|held| held.lo < hi && lo < held.hi);
+                let expected: Vec<&AxisShard> = all.iter().filter(|shard| meets(shard)).collect();
+                let found = layout.dimension_within(0, Interval { lo, hi }).shards;
+                assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{lo}..{hi}");
+            }
+        }
     }
 
     #[test]
