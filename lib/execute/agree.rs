@@ -97,7 +97,8 @@ pub(super) fn commit<T>(group: &Group, mine: Result<T, ExecuteError>, deadline: 
     first_fault(group, faults.iter().map(Option::as_deref), mine)
 }
 
-fn first_fault<'a, T>(
+/// An error of this rank, or of the first rank that states one.
+pub(super) fn first_fault<'a, T>(
     group: &Group,
     faults: impl Iterator<Item = Option<&'a str>>,
     mine: Result<T, ExecuteError>,

@@ -20,6 +20,7 @@ mod execution;
 mod group;
 mod hop;
 mod overlap;
+mod planned;
 mod prepare;
 mod program;
 mod reach;

@@ -9,13 +9,14 @@ use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
 use super::program::{Incoming, Program, Storage, compile};
+use super::planned::Routes;
 use super::reach::Reach;
 use super::tensors::{LocalTensor, LocalTensors};
 use super::{ExecuteError, Side};
 use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
 use crate::plan::Plan;
-use crate::route::Routed;
+use crate::route::LocalFlow;
 use crate::transport::{Capabilities, RegionId, Rights, register_span};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -138,14 +139,15 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
 pub(super) fn prepare(
     group: &Group,
     plan: &Plan,
-    routed: &Routed,
+    flows: &[LocalFlow],
     local: &LocalTensors,
     agreement: &Agreement,
+    routes: &Routes,
 ) -> Result<Prepared, ExecuteError> {
-    let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max();
-    let (chunk, share) = staging_share(agreement, hops.unwrap_or(0) as u32)?;
+    let (chunk, share) = staging_share(agreement, routes.hops)?;
     let reach = reach(group, agreement, chunk);
-    let program = compile(plan, &routed.flows, &group.topology, &reach, group.rank);
+    let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
+    let program = compile(plan, flows, &group.topology, &reach, (group.rank, helped));
     let direct = direct_items(group, &program, plan, local)?;
     let packed = packed_pushes(&program, plan, local, &direct)?;
     let slots = slots(&program, &direct, &packed, chunk, share);

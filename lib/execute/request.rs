@@ -7,11 +7,11 @@ use super::attach::attach;
 use super::exchange::Invitation;
 use super::execution::Execution;
 use super::prepare::{Prepared, Reservation, prepare};
-use super::{Buffers, ExecuteError, Group, Side, tensors};
+use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::{Buffer, ReadHold, WriteHold};
-use crate::plan::{Manifest, Plan};
-use crate::route::{Coverage, RouteOptions, Traffic, check, route, traffic};
+use crate::plan::Manifest;
+use crate::route::{Coverage, RouteOptions, Traffic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,12 +102,10 @@ impl Reshard {
             .and_then(|()| tensors::check(manifest, buffers, group.rank));
         let canonical = canonical_options(group, route_options);
         let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
-        let begun = std::time::Instant::now();
-        let plan = Plan::compile(manifest.clone(), group.size())?;
-        let routed = route(&plan, &group.topology, route_options);
-        let coverage = check(&plan, &routed.flows)?;
-        let plan_time = begun.elapsed();
-        let prepared = commit(group, prepare(group, &plan, &routed, &local, &agreement), deadline)?;
+        let planned = planned::plan(group, manifest, route_options, &agreement);
+        let (planned, routes) = planned::add_up(group, planned, deadline)?;
+        let (plan, flows) = (planned.plan, planned.flows);
+        let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
             .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
@@ -117,14 +115,14 @@ impl Reshard {
         let report = Report {
             route: route_options,
             tensors: manifest.tensors().len(),
-            unique_bytes: plan.unique_bytes(),
-            delivered_bytes: plan.delivered_bytes(),
-            coverage,
-            traffic: traffic(&routed.flows, &group.topology),
-            flows: routed.flows.len(),
+            unique_bytes: routes.unique_bytes,
+            delivered_bytes: routes.coverage.written,
+            coverage: routes.coverage,
+            traffic: routes.traffic,
+            flows: routes.flows,
             staging_bytes: prepared.reservation.staging,
             chunk_bytes: prepared.chunk_bytes,
-            plan_time,
+            plan_time: planned.time,
         };
         let buffers = distinct_buffers(&local);
         let holds = Vec::with_capacity(buffers.len());

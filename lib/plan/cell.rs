@@ -5,7 +5,7 @@
 use super::ClassId;
 use crate::base::Rank;
 use crate::layout::{DimensionMap, Interval, Layout};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A box of a global tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,9 +28,8 @@ impl Cell {
 pub struct TensorCells {
     /// In row-major order; those that nobody wants are left out.
     pub cells: Vec<Cell>,
-    /// Elements that some rank holds and nobody wants, each counted once; of a rank's cells only those whose lowest
-    /// holder it is.
-    pub untaken: u64,
+    /// Elements that some rank holds and nobody wants, by their lowest holder.
+    pub untaken: Vec<(Rank, u64)>,
 }
 
 /// Holders and wanters of some cells of a tensor.
@@ -51,7 +50,7 @@ pub(super) struct Refined {
     pub(super) cells: Vec<(Vec<Interval>, usize)>,
     /// In order of discovery.
     pub(super) sets: Vec<Sets>,
-    pub(super) untaken: u64,
+    pub(super) untaken: BTreeMap<Rank, u64>,
 }
 
 /// A stretch of one dimension that the same shards of each side hold.
@@ -76,16 +75,16 @@ pub(super) fn refine(source: &Layout, destination: &Layout, of: Option<Rank>) ->
     let mut refined = Refined::default();
     let everything: Vec<Vec<Interval>> = source.shape().iter().map(|&hi| vec![Interval { lo: 0, hi }]).collect();
     let Some(rank) = of else {
-        refined.add(source, destination, &everything, None, |_| true)?;
+        refined.add(source, destination, &everything, |_| true)?;
         return Ok(refined);
     };
     let held = parts(source, rank);
     if let Some(held) = &held {
-        refined.add(source, destination, held, of, |_| true)?;
+        refined.add(source, destination, held, |_| true)?;
     }
     if let Some(wanted) = parts(destination, rank) {
         let is_new = |cell: &[Interval]| held.as_ref().is_none_or(|held| !is_inside(cell, held));
-        refined.add(source, destination, &wanted, None, is_new)?;
+        refined.add(source, destination, &wanted, is_new)?;
     }
     refined.cells.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
     Ok(refined)
@@ -106,13 +105,12 @@ fn is_inside(cell: &[Interval], parts: &[Vec<Interval>]) -> bool {
 }
 
 impl Refined {
-    /// Adds the cells inside `within` that `is_new` lets pass. Untaken elements count on `holder`, when one is given.
+    /// Adds the cells inside `within` that `is_new` lets pass.
     fn add(
         &mut self,
         source: &Layout,
         destination: &Layout,
         within: &[Vec<Interval>],
-        holder: Option<Rank>,
         is_new: impl Fn(&[Interval]) -> bool,
     ) -> Result<(), u128> {
         let dimension = |(dim, parts): (usize, &Vec<Interval>)| {
@@ -141,8 +139,8 @@ impl Refined {
                 let find = || self.sets_of(&chosen, source, destination, &replicas);
                 match *known.entry(key).or_insert_with(find) {
                     Some(sets) if self.sets[sets].wanters.is_empty() => {
-                        let counts = holder.is_none_or(|holder| self.sets[sets].holders.first() == Some(&holder));
-                        self.untaken += u64::from(counts) * intervals.iter().map(Interval::len).product::<u64>();
+                        let elements: u64 = intervals.iter().map(Interval::len).product();
+                        *self.untaken.entry(self.sets[sets].holders[0]).or_default() += elements;
                     }
                     Some(sets) => self.cells.push((intervals, sets)),
                     None => {}

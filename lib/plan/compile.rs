@@ -164,6 +164,16 @@ impl Plan {
         self.classes.iter().filter(|class| !class.holders.is_empty()).map(|class| class.bytes).sum()
     }
 
+    /// Bytes that some source holds and no destination wants, each counted once: all of them, or those whose lowest
+    /// holder is `of`.
+    pub fn untaken_bytes(&self, of: Option<Rank>) -> u64 {
+        let tensors = (0..self.manifest.tensors().len()).map(|tensor| {
+            let counted = self.tensor_cells(tensor).untaken.iter().filter(|(holder, _)| of.is_none_or(|of| of == *holder));
+            counted.map(|(_, elements)| elements).sum::<u64>() * self.element_bytes(tensor as u32)
+        });
+        tensors.sum()
+    }
+
     /// Bytes summed over all destination ranks.
     pub fn delivered_bytes(&self) -> u64 {
         let held = self.classes.iter().filter(|class| !class.holders.is_empty());
@@ -212,7 +222,7 @@ impl Compiler {
             }
             let cell = |(intervals, sets): (_, usize)| Cell { intervals, class: classes[sets] };
             let cells = refined.cells.into_iter().map(cell).collect();
-            self.cells.push(TensorCells { cells, untaken: refined.untaken });
+            self.cells.push(TensorCells { cells, untaken: refined.untaken.into_iter().collect() });
         }
         self.templates.by_pointer.insert(pointers, template);
         Ok(template)

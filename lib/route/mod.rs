@@ -4,19 +4,25 @@
 //! gather list over the whole manifest. Guarantee: pure and deterministic; in the hierarchical route every byte
 //! enters a destination domain once; `check` proves that every wanted byte with a source is written exactly once.
 
+mod balance;
+mod bound;
 mod check;
 mod cost;
 mod flow;
 mod leaders;
+mod maximum;
 mod options;
 mod order;
+mod path;
 mod routes;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckError, Coverage, check};
-pub use cost::{Traffic, traffic};
+pub use bound::{Bound, bound};
+pub use check::{CheckError, Coverage, Gap, check, check_for, gaps};
+pub use cost::{RankTraffic, Traffic, traffic, traffic_of};
 pub(crate) use flow::Gather;
-pub use flow::{Flow, Node, Piece};
+pub use flow::{Flow, LocalFlow, Node, Piece};
 pub use options::{Injection, RouteKind, RouteOptions};
-pub use routes::{Routed, route};
+pub use path::{Neighbour, Path, Place};
+pub use routes::{Routed, plan_for, route, route_for};

@@ -11,6 +11,7 @@ mod proofs;
 pub(crate) mod random;
 mod routes;
 mod scale;
+mod slices;
 
 use crossmesh::base::Rank;
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
