@@ -54,13 +54,9 @@ impl Layouts {
                     found.all.push((ranks, 0));
                 }
                 let bytes = elements * element;
-                let begun = *found.starts.entry((family, number as u32)).or_insert(Start {
-                    before: found.all[family].1,
-                    tensor: 0,
-                    element,
-                });
-                let tensor = begun.tensor + bytes;
-                found.starts.insert((family, number as u32), Start { tensor, ..begun });
+                let before = found.all[family].1;
+                let nothing = Start { before, tensor: 0, elements: element * tensors };
+                found.starts.entry((family, number as u32)).or_insert(nothing).tensor += bytes;
                 found.all[family].1 += bytes * tensors;
             }
         }
@@ -75,7 +71,8 @@ struct Start {
     before: u64,
     /// Bytes of one tensor.
     tensor: u64,
-    element: u64,
+    /// Bytes of one element of each of its tensors: a class that begins at an element does so in each of them.
+    elements: u64,
 }
 
 /// Sets of ranks with what they hold alike.
@@ -99,8 +96,9 @@ impl Families {
         let Some(start) = self.starts.get(&(family, layout)) else { return 0 };
         let bytes = u128::from(start.before)
             + u128::from(start.tensor) * u128::from(tensors)
-            + u128::from(elements) * u128::from(start.element);
+            + u128::from(elements) * u128::from(start.elements);
         let all = u128::from(self.all[family].1.max(1));
-        ((bytes % all << 32) / all) as u32
+        // Rounded up, so that a third of the way is not taken for less than a third.
+        u32::try_from((bytes % all << 32).div_ceil(all)).unwrap_or(u32::MAX)
     }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A part of a chain that begins in a domain of its own is at least as long.
-const TURN: u64 = 64 * GRAIN;
+const TURN: u64 = 4 * GRAIN;
 
 /// A routed plan.
 #[derive(Debug, Clone)]
@@ -240,7 +240,8 @@ impl<'a> Router<'a> {
         let injected = injectors.split(class.bytes, class.source_phase, border);
         let lead = |members: &Members| self.leading.of(&members.ranks).split(class.bytes, class.destination_phase, border);
         let led: Vec<Vec<Share>> = domains.iter().map(lead).collect();
-        let turns = turns(&led[0], domains.len(), class.destination_phase, border);
+        let phase = class.source_phase.wrapping_add(class.destination_phase);
+        let turns = turns(&led[0], domains.len(), phase, border);
         let mut leader_cuts: Vec<u64> = led.iter().flatten().map(|share| share.to).collect();
         leader_cuts.sort_unstable();
         leader_cuts.dedup();

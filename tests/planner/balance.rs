@@ -122,7 +122,7 @@ proptest! {
 
 /// Bytes of slices that are too small to be cut by domain.
 fn slices_too_small(flows: &[Flow]) -> u64 {
-    flows.iter().map(|flow| flow.bytes).filter(|&bytes| bytes < 3 * 4096).sum()
+    flows.iter().map(|flow| flow.bytes).filter(|&bytes| bytes < 3 * 4 * 4096).sum()
 }
 
 #[test]
