@@ -25,10 +25,10 @@
 //! names = ["model.embed_tokens.weight", "lm_head.weight"]   # one tensor of two names
 //! ```
 
+use super::RulesError;
 use super::effect::Effect;
 use super::pattern::{Match, NamePattern};
 use super::rules_text::{Document, read};
-use super::RulesError;
 use std::collections::BTreeSet;
 
 /// The rules that come with the library, by file name.

@@ -107,7 +107,9 @@ fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {
     }
     let fully_sharded = match text.fsdp {
         None => FullySharded::First,
-        Some(value) => read_dim(ParallelAxis::FullySharded, &value, &rule)?.map_or(FullySharded::Whole, FullySharded::Stated),
+        Some(value) => {
+            read_dim(ParallelAxis::FullySharded, &value, &rule)?.map_or(FullySharded::Whole, FullySharded::Stated)
+        }
     };
     let names = read_names(&text.names, per_tensor_experts, &rule)?;
     let effect = Effect { dims, fully_sharded, per_tensor_experts, stage, predicts: text.predicts };
