@@ -8,17 +8,21 @@
 mod axis;
 mod effect;
 mod error;
+mod layer_file;
 mod pattern;
 mod ruled;
 mod rules;
 mod rules_text;
 mod side;
 mod spec;
+mod system;
 
 pub use axis::ParallelAxis;
 pub use error::{ParallelError, RulesError};
+pub use layer_file::{LayerFile, LayerFileError};
 pub use pattern::PatternError;
 pub use ruled::RuledModel;
 pub use rules::Rules;
 pub use side::SideLayouts;
 pub use spec::{ExpertConvention, ParallelSpec, WeightView};
+pub use system::{System, SystemError};
