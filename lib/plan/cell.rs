@@ -214,7 +214,7 @@ pub(super) fn ranks<'a>(layout: &Layout, dimensions: impl Iterator<Item = &'a Ve
     for offsets in dimensions {
         slots = slots.iter().flat_map(|&slot| offsets.iter().map(move |&offset| slot + offset)).collect();
     }
-    let mut ranks: Vec<Rank> = slots.into_iter().map(|slot| layout.mesh().ranks()[slot]).collect();
+    let mut ranks: Vec<Rank> = slots.into_iter().map(|slot| layout.mesh().rank(slot)).collect();
     ranks.sort_unstable();
     ranks
 }

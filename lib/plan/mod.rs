@@ -11,6 +11,7 @@ pub mod digest;
 mod error;
 mod family;
 mod manifest;
+mod model;
 #[cfg(test)]
 mod tests;
 
@@ -19,3 +20,4 @@ pub use compile::{CellClass, CellId, ClassId, Plan};
 pub use digest::{Difference, Digest, ManifestDigest};
 pub use error::PlanError;
 pub use manifest::{Manifest, TensorSpec};
+pub use model::{ModelManifest, ModelSide, model_manifest};
