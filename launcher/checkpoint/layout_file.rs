@@ -54,7 +54,7 @@ impl LayoutFile {
                 meshes.push(layout.mesh());
                 meshes.len() - 1
             });
-            let pair = |part: &Interval| (part.lo, part.hi);
+            let pair = |part: Interval| (part.lo, part.hi);
             let maps = layout.axis_maps(rank)?;
             file.tensors.push(TensorText {
                 name: name.to_string(),
@@ -62,7 +62,7 @@ impl LayoutFile {
                 dtype: layout.dtype(),
                 mesh,
                 placements: layout.placements().to_vec(),
-                intervals: maps.iter().map(|map| map.intervals().iter().map(pair).collect()).collect(),
+                intervals: maps.iter().map(|map| map.intervals().map(pair).collect()).collect(),
             });
         }
         file.meshes =

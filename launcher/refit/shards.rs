@@ -16,12 +16,22 @@ use std::sync::Arc;
 
 const ALIGNMENT: u64 = 64;
 
-/// A box of a tensor as a rank stores it: global first index, extent, local first index.
+/// A box of a tensor as a rank stores it: global first index, extent, local first index, and local distance between
+/// neighbours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredBox {
     pub(super) lo: Vec<u64>,
     pub(super) extent: Vec<u64>,
     pub(super) local: Vec<u64>,
+    pub(super) step: Vec<u64>,
+}
+
+impl StoredBox {
+    /// First byte of the box in its local tensor of `strides` bytes, and the distances between its own neighbours.
+    pub(super) fn place(&self, strides: &[u64]) -> (u64, Vec<u64>) {
+        let start = self.local.iter().zip(strides).map(|(&index, &stride)| index * stride).sum();
+        (start, self.step.iter().zip(strides).map(|(&step, &stride)| step * stride).collect())
+    }
 }
 
 /// One side's memory of this rank.
@@ -140,18 +150,17 @@ impl SideMemory {
 
 /// Boxes that `maps` store: the product of their intervals.
 pub(super) fn stored_boxes(maps: &[AxisMap]) -> Vec<StoredBox> {
-    let mut boxes = vec![StoredBox { lo: vec![], extent: vec![], local: vec![] }];
+    let mut boxes = vec![StoredBox { lo: vec![], extent: vec![], local: vec![], step: vec![] }];
     for map in maps {
-        let mut local = 0;
-        let mut extended = Vec::with_capacity(boxes.len() * map.intervals().len());
-        for interval in map.intervals() {
+        let mut extended = Vec::with_capacity(boxes.len() * map.segments().len());
+        for segment in map.segments() {
             extended.extend(boxes.iter().cloned().map(|mut stored| {
-                stored.lo.push(interval.lo);
-                stored.extent.push(interval.len());
-                stored.local.push(local);
+                stored.lo.push(segment.global.lo);
+                stored.extent.push(segment.global.len());
+                stored.local.push(segment.local);
+                stored.step.push(segment.step);
                 stored
             }));
-            local += interval.len();
         }
         boxes = extended;
     }
@@ -165,11 +174,6 @@ pub(super) fn byte_strides(shape: &[u64], element: u64) -> Vec<u64> {
         strides[dim - 1] = strides[dim].saturating_mul(shape[dim].max(1));
     }
     strides
-}
-
-/// First byte of a box in its local tensor.
-pub(super) fn local_start(stored: &StoredBox, strides: &[u64]) -> u64 {
-    stored.local.iter().zip(strides).map(|(&index, &stride)| index * stride).sum()
 }
 
 /// Reads this rank's source shards from the model.
@@ -212,17 +216,19 @@ fn gather_part(
     Ok(())
 }
 
-/// Rows of a box: (offset in the packed box, offset in the local tensor, bytes).
+/// Contiguous rows of a box: (offset in the packed box, offset in the local tensor, bytes).
 pub(super) fn for_each_row(
     stored: &StoredBox,
     strides: &[u64],
     element: u64,
     mut each: impl FnMut(usize, usize, usize),
 ) {
-    let row = stored.extent.last().map_or(1, |&extent| extent) * element;
-    let outer = &stored.extent[..stored.extent.len().saturating_sub(1)];
+    let (start, strides) = stored.place(strides);
+    // The last dimension is a row unless its elements lie apart.
+    let inner = strides.last().is_some_and(|&stride| stride == element);
+    let outer = &stored.extent[..stored.extent.len() - usize::from(inner)];
+    let row = if inner { stored.extent.last().map_or(1, |&extent| extent) } else { 1 } * element;
     let rows: u64 = outer.iter().product();
-    let start = local_start(stored, strides);
     for number in 0..rows {
         let mut rest = number;
         let mut at = start;
@@ -244,7 +250,7 @@ mod tests {
         let at = |lo, hi| Interval { lo, hi };
         let boxes = stored_boxes(&[AxisMap::new([at(4, 6), at(0, 1)]), AxisMap::new([at(2, 5)])]);
         assert_eq!(boxes.len(), 2);
-        assert_eq!(boxes[1], StoredBox { lo: vec![0, 2], extent: vec![1, 3], local: vec![2, 0] });
+        assert_eq!(boxes[1], StoredBox { lo: vec![0, 2], extent: vec![1, 3], local: vec![2, 0], step: vec![1, 1] });
         let mut rows = Vec::new();
         for_each_row(&boxes[0], &byte_strides(&[3, 3], 2), 2, |packed, local, bytes| rows.push((packed, local, bytes)));
         assert_eq!(rows, [(0, 0, 6), (6, 6, 6)]);

@@ -121,7 +121,7 @@ impl Case {
 /// Global indices that maps hold, in storage order.
 fn indices(maps: &[AxisMap]) -> Vec<Vec<u64>> {
     maps.iter().fold(vec![vec![]], |indices, map| {
-        let along: Vec<u64> = map.intervals().iter().flat_map(|interval| interval.lo..interval.hi).collect();
+        let along: Vec<u64> = map.intervals().flat_map(|interval| interval.lo..interval.hi).collect();
         indices.iter().flat_map(|index| along.iter().map(|&at| [index.as_slice(), &[at]].concat())).collect()
     })
 }

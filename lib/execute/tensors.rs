@@ -4,7 +4,7 @@
 use super::ExecuteError;
 use super::overlap::{Footprint, first_shared};
 use crate::base::Rank;
-use crate::layout::{AxisMap, Interval, Layout, View};
+use crate::layout::{AxisMap, Interval, Layout, Location, View};
 use crate::memory::Buffer;
 use crate::plan::Manifest;
 use std::fmt;
@@ -108,13 +108,13 @@ impl LocalTensors {
         }
     }
 
-    /// Local index of the first element of a box.
-    pub(super) fn locate(&self, side: Side, tensor: u32, lo: &[Interval]) -> Option<Vec<u64>> {
+    /// Axis maps of a tensor.
+    pub(super) fn maps(&self, side: Side, tensor: u32) -> Option<&[AxisMap]> {
         let maps = match side {
             Side::Source => &self.source_maps,
             Side::Destination => &self.destination_maps,
         };
-        locate(maps.get(tensor as usize)?.as_ref()?, lo)
+        maps.get(tensor as usize)?.as_ref().map(|maps| maps.as_slice())
     }
 
     /// Whether peers can map all of these tensors.
@@ -123,9 +123,27 @@ impl LocalTensors {
     }
 }
 
-/// Local index of the first element of a box, per dimension.
-pub(super) fn locate(maps: &[AxisMap], lo: &[Interval]) -> Option<Vec<u64>> {
-    maps.iter().zip(lo).map(|(map, &interval)| map.locate(interval)).collect()
+/// First place of a box in the local tensor, per dimension.
+pub(super) fn locate(maps: &[AxisMap], intervals: &[Interval]) -> Option<Vec<Location>> {
+    maps.iter().zip(intervals).map(|(map, &interval)| map.locate(interval)).collect()
+}
+
+/// All places of a box in the local tensor: every choice of a place per dimension, the first of [`locate`].
+pub(super) fn places(maps: &[AxisMap], intervals: &[Interval]) -> Vec<Vec<Location>> {
+    let mut places = vec![Vec::with_capacity(maps.len())];
+    for (map, &interval) in maps.iter().zip(intervals) {
+        places = places
+            .iter()
+            .flat_map(|outer: &Vec<Location>| {
+                map.places(interval).map(move |place| {
+                    let mut chosen = outer.clone();
+                    chosen.push(place);
+                    chosen
+                })
+            })
+            .collect();
+    }
+    places
 }
 
 /// Axis maps of `rank` for every layout of one side, computed once per distinct layout.

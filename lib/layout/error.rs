@@ -83,6 +83,50 @@ pub enum LayoutError {
         /// What they must sum to.
         extent: u64,
     },
+    /// More local positions than 64 bits can count.
+    #[error("an axis map of {local} positions cannot grow by {count}: 64 bits cannot count that; use smaller parts")]
+    AxisTooLong {
+        /// Positions so far, or indices that are spread out.
+        local: u64,
+        /// Positions to be added, or for each index.
+        count: u64,
+    },
+    /// A place among interleaved tensors that does not exist.
+    #[error("place {place} of {of} interleaved tensors does not exist; places count from 0")]
+    InterleavePlace {
+        /// The place.
+        place: u64,
+        /// Number of tensors.
+        of: u64,
+    },
+    /// Not one axis map per coordinate.
+    #[error("mesh axis {axis} has {ranks} ranks and {maps} axis maps are given; give one per rank")]
+    MapsCount {
+        /// Mesh axis.
+        axis: usize,
+        /// Its length.
+        ranks: u32,
+        /// Given maps.
+        maps: usize,
+    },
+    /// An axis map names indices that do not exist.
+    #[error(
+        "the axis map of coordinate {coordinate} of mesh axis {axis} names indices {lo} to {hi} (excluded); dimension {dim} has {extent} there"
+    )]
+    MapOutside {
+        /// Mesh axis.
+        axis: usize,
+        /// Coordinate along it.
+        coordinate: usize,
+        /// Tensor dimension.
+        dim: usize,
+        /// First index.
+        lo: u64,
+        /// One past the last index.
+        hi: u64,
+        /// Indices that exist.
+        extent: u64,
+    },
     /// The nesting order does not list exactly the axes that shard the dimension.
     #[error(
         "nesting order {given:?} for dimension {dim}; it must list the axes {axes:?} that shard it, outermost first"

@@ -4,6 +4,7 @@
 use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How a tensor lies on a mesh.
@@ -55,21 +56,16 @@ impl Layout {
         }
         let mut nesting = vec![Vec::new(); shape.len()];
         for (axis, placement) in placements.iter().enumerate() {
-            if let Placement::Shard { dim, split } = placement {
-                let Some(axes) = nesting.get_mut(*dim) else {
-                    return Err(LayoutError::NoSuchDimension { axis, dim: *dim, rank: shape.len() });
+            if let Some(dim) = placement.dim() {
+                let Some(axes) = nesting.get_mut(dim) else {
+                    return Err(LayoutError::NoSuchDimension { axis, dim, rank: shape.len() });
                 };
                 axes.push(axis);
-                let ranks = mesh.shape()[axis];
-                if let Split::Sizes(sizes) = split
-                    && sizes.len() != ranks as usize
-                {
-                    return Err(LayoutError::SizesCount { axis, ranks, sizes: sizes.len() });
-                }
+                check_count(placement, axis, mesh.shape()[axis])?;
             }
         }
         let layout = Self { shape, dtype, mesh, placements, nesting };
-        layout.check_sizes()?;
+        layout.check_parts()?;
         Ok(layout)
     }
 
@@ -83,7 +79,7 @@ impl Layout {
             return Err(LayoutError::Nesting { dim, given: axes.to_vec(), axes: current });
         }
         self.nesting[dim] = axes.to_vec();
-        self.check_sizes()?;
+        self.check_parts()?;
         Ok(self)
     }
 
@@ -105,6 +101,11 @@ impl Layout {
     /// One placement per mesh axis.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
+    }
+
+    /// Whether any axis has stated parts, so that ranks may repeat, reorder or leave out indices.
+    pub fn has_parts(&self) -> bool {
+        self.placements.iter().any(|placement| matches!(placement, Placement::Parts { .. }))
     }
 
     /// Axes that shard each dimension, outermost first.
@@ -162,38 +163,88 @@ impl Layout {
     }
 
     fn axis_map(&self, dim: usize, coordinates: &[u32]) -> AxisMap {
+        // Indices of `map`, or of the whole dimension while no axis has arranged it.
         let mut part = Interval { lo: 0, hi: self.shape[dim] };
+        let mut map: Option<AxisMap> = None;
         for &axis in &self.nesting[dim] {
-            if let Placement::Shard { split, .. } = &self.placements[axis] {
-                part = split.part(part, coordinates[axis], self.mesh.shape()[axis]);
+            let coordinate = coordinates[axis];
+            match &self.placements[axis] {
+                Placement::Replicate => {}
+                Placement::Shard { split, .. } => part = split.part(part, coordinate, self.mesh.shape()[axis]),
+                Placement::Parts { maps, .. } => {
+                    let next = cut(map, part).compose(&maps[coordinate as usize]);
+                    part = Interval { lo: 0, hi: next.extent() };
+                    map = Some(next);
+                }
             }
         }
-        AxisMap::new([part])
+        cut(map, part)
     }
 
-    /// Every list of sizes must sum to each part that it splits.
-    fn check_sizes(&self) -> Result<(), LayoutError> {
+    /// Every list of sizes must sum to each part that it splits, every stated part must exist, and the largest local
+    /// tensor must fit 64 bits.
+    fn check_parts(&self) -> Result<(), LayoutError> {
+        let mut largest = vec![self.dtype.bytes()];
         for (dim, axes) in self.nesting.iter().enumerate() {
-            let mut parts = vec![Interval { lo: 0, hi: self.shape[dim] }];
+            // All that the axes so far may leave.
+            let mut extents = BTreeSet::from([self.shape[dim]]);
             for &axis in axes {
-                let Placement::Shard { split, .. } = &self.placements[axis] else { continue };
+                extents = self.extents_left(dim, axis, &extents)?;
+            }
+            largest.push(extents.last().copied().unwrap_or(0));
+        }
+        bytes::product(&largest)?;
+        Ok(())
+    }
+
+    /// What `axis` leaves of dimension `dim` at any coordinate, from any of `extents`.
+    fn extents_left(&self, dim: usize, axis: usize, extents: &BTreeSet<u64>) -> Result<BTreeSet<u64>, LayoutError> {
+        let count = self.mesh.shape()[axis];
+        match &self.placements[axis] {
+            Placement::Replicate => Ok(extents.clone()),
+            Placement::Shard { split, .. } => {
                 if let Split::Sizes(sizes) = split {
                     let sum = sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size));
-                    if let Some(part) = parts.iter().find(|part| sum != Some(part.len())) {
-                        let (sum, extent) = (sum.unwrap_or(u64::MAX), part.len());
-                        return Err(LayoutError::SizesSum { axis, dim, sizes: sizes.clone(), sum, extent });
+                    if let Some(&extent) = extents.iter().find(|&&extent| sum != Some(extent)) {
+                        let (sizes, sum) = (sizes.clone(), sum.unwrap_or(u64::MAX));
+                        return Err(LayoutError::SizesSum { axis, dim, sizes, sum, extent });
                     }
                 }
-                let count = self.mesh.shape()[axis];
-                parts = parts
-                    .iter()
-                    .flat_map(|&part| (0..count).map(move |index| split.part(part, index, count)))
-                    .collect();
-                parts.sort_unstable_by_key(Interval::len);
-                parts.dedup_by_key(|part| part.len());
+                let parts = |&hi: &u64| (0..count).map(move |index| split.part(Interval { lo: 0, hi }, index, count));
+                Ok(extents.iter().flat_map(parts).map(|part| part.len()).collect())
+            }
+            Placement::Parts { maps, .. } => {
+                let extent = extents.first().copied().unwrap_or(0);
+                for (coordinate, map) in maps.iter().enumerate() {
+                    if let Some(Interval { lo, hi }) = map.intervals().find(|interval| interval.hi > extent) {
+                        return Err(LayoutError::MapOutside { axis, coordinate, dim, lo, hi, extent });
+                    }
+                }
+                Ok(maps.iter().map(AxisMap::extent).collect())
             }
         }
-        Ok(())
+    }
+}
+
+/// Indices `part` of `map`, or of the whole dimension.
+fn cut(map: Option<AxisMap>, part: Interval) -> AxisMap {
+    match map {
+        None => AxisMap::new([part]),
+        Some(map) if part.len() == map.extent() => map,
+        Some(map) => map.compose(&AxisMap::new([part])),
+    }
+}
+
+/// Lists must have an entry for every coordinate.
+fn check_count(placement: &Placement, axis: usize, ranks: u32) -> Result<(), LayoutError> {
+    match placement {
+        Placement::Shard { split: Split::Sizes(sizes), .. } if sizes.len() != ranks as usize => {
+            Err(LayoutError::SizesCount { axis, ranks, sizes: sizes.len() })
+        }
+        Placement::Parts { maps, .. } if maps.len() != ranks as usize => {
+            Err(LayoutError::MapsCount { axis, ranks, maps: maps.len() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -224,7 +275,7 @@ mod tests {
 
     fn first(layout: &Layout, rank: u32, dim: usize) -> (u64, u64) {
         let maps = layout.axis_maps(Rank(rank)).unwrap();
-        maps[dim].intervals().first().map_or((0, 0), |interval| (interval.lo, interval.hi))
+        maps[dim].intervals().next().map_or((0, 0), |interval| (interval.lo, interval.hi))
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub mod parallel;
 mod placement;
 mod view;
 
-pub use axis_map::{AxisMap, Interval};
+pub use axis_map::{AxisMap, Interval, Location, Part, Segment};
 pub use dtype::{Dtype, DtypeError};
 pub use error::LayoutError;
 pub use layout::{AxisShard, DimensionMap, Layout};

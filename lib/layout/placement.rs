@@ -1,8 +1,9 @@
-//! What a mesh axis does to a tensor. In: a choice. Out: the interval of every shard. Guarantee: the shards of a
-//! split are disjoint, in order, and cover what is split.
+//! What a mesh axis does to a tensor. In: a choice. Out: what every coordinate stores. Guarantee: the shards of a
+//! split are disjoint, in order, and cover what is split; stated parts may repeat, leave out and reorder.
 
-use super::Interval;
+use super::{AxisMap, Interval};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// How an extent is split into shards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,6 +28,14 @@ pub enum Placement {
         /// Rule of the split.
         split: Split,
     },
+    /// Every coordinate of the axis stores stated parts of a tensor dimension. Indices count within what outer axes
+    /// left of it.
+    Parts {
+        /// Tensor dimension.
+        dim: usize,
+        /// One map per coordinate.
+        maps: Arc<[AxisMap]>,
+    },
 }
 
 impl Placement {
@@ -43,6 +52,19 @@ impl Placement {
     /// Shard `dim` into given sizes.
     pub fn sizes(dim: usize, sizes: impl Into<Vec<u64>>) -> Self {
         Self::Shard { dim, split: Split::Sizes(sizes.into()) }
+    }
+
+    /// Store these parts of `dim`, one map per coordinate.
+    pub fn parts(dim: usize, maps: impl Into<Arc<[AxisMap]>>) -> Self {
+        Self::Parts { dim, maps: maps.into() }
+    }
+
+    /// The tensor dimension that the axis cuts or arranges.
+    pub fn dim(&self) -> Option<usize> {
+        match self {
+            Self::Replicate => None,
+            Self::Shard { dim, .. } | Self::Parts { dim, .. } => Some(*dim),
+        }
     }
 }
 

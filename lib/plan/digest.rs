@@ -3,7 +3,7 @@
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
 use super::{Manifest, TensorSpec};
-use crate::layout::{Layout, Mesh, Placement, Split};
+use crate::layout::{AxisMap, Layout, Mesh, Placement, Segment, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -160,7 +160,23 @@ fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
                 hash_numbers(hasher, sizes.iter().copied());
             }
         }
+        Placement::Parts { dim, maps } => {
+            hasher.update([4]);
+            hasher.update((*dim as u64).to_le_bytes());
+            hasher.update((maps.len() as u64).to_le_bytes());
+            maps.iter().for_each(|map| hash_map(hasher, map));
+        }
     }
+}
+
+fn hash_map(hasher: &mut Sha256, map: &AxisMap) {
+    let segments = map.segments();
+    hash_numbers(hasher, [map.extent(), segments.len() as u64].into_iter());
+    for Segment { local, step, global } in segments {
+        hash_numbers(hasher, [*local, *step, global.lo, global.hi].into_iter());
+    }
+    hasher.update((map.padding().len() as u64).to_le_bytes());
+    map.padding().iter().for_each(|span| hash_numbers(hasher, [span.lo, span.hi].into_iter()));
 }
 
 fn hash_text(hasher: &mut Sha256, text: &[u8]) {

@@ -16,7 +16,7 @@ fn parts(rules: &Rules, tensor: &str, shape: &[u64], spec: &str, experts: Option
     let held = |rank| {
         let maps = layout.axis_maps(rank).unwrap();
         let empty = maps.iter().any(|map| map.extent() == 0);
-        let interval = |map: &crate::layout::AxisMap| map.intervals().first().map_or((0, 0), |part| (part.lo, part.hi));
+        let interval = |map: &crate::layout::AxisMap| map.intervals().next().map_or((0, 0), |part| (part.lo, part.hi));
         maps.iter().map(|map| if empty { (0, 0) } else { interval(map) }).collect()
     };
     ranks.into_iter().map(held).collect()
