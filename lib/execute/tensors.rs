@@ -4,6 +4,7 @@
 use super::ExecuteError;
 use super::overlap::{Footprint, first_shared};
 use crate::base::Rank;
+use crate::layout::positions::{Positions, own_boxes, stored_boxes};
 use crate::layout::{AxisMap, Interval, Layout, Location, View};
 use crate::memory::Buffer;
 use crate::plan::Manifest;
@@ -187,6 +188,8 @@ fn place(
         (None, None) => Ok(None),
         (None, Some(_)) => Err(ExecuteError::UnexpectedBuffer { tensor, side }),
         (Some(shape), None) if shape.contains(&0) => Ok(None),
+        // Nothing but holes.
+        (Some(_), None) if maps.is_some_and(|maps| own_boxes(maps).is_empty()) => Ok(None),
         (Some(shape), None) => Err(ExecuteError::NoBuffer { tensor, side, shape }),
         (Some(shape), Some(given)) => {
             let destination = side == Side::Destination;
@@ -210,15 +213,12 @@ fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), Execu
         };
         for (index, (tensor, maps)) in local.side(side).iter().zip(maps).enumerate() {
             let (Some(tensor), Some(maps)) = (tensor, maps) else { continue };
-            if maps.iter().any(|map| map.extent() == 0) {
-                continue;
-            }
-            let mut dimensions: Vec<(u64, u64)> =
-                tensor.strides.iter().copied().zip(maps.iter().map(AxisMap::extent)).collect();
-            dimensions.push((1, manifest.tensors()[index].source.dtype().bytes()));
-            let start = tensor.buffer.as_ptr() as u64 + tensor.offset;
-            footprints.push(Footprint { start, dimensions, written: side == Side::Destination });
-            places.push((manifest.tensors()[index].name.as_str(), side));
+            let written = side == Side::Destination;
+            // A tensor of parts is several footprints, whose gaps may be other tensors.
+            let boxes = if written { own_boxes(maps) } else { stored_boxes(maps) };
+            let element = manifest.tensors()[index].source.dtype().bytes();
+            footprints.extend(boxes.iter().map(|positions| footprint(tensor, positions, element, written)));
+            places.resize(footprints.len(), (manifest.tensors()[index].name.as_str(), side));
         }
     }
     match first_shared(&footprints).map(|(first, second)| (places[first], places[second])) {
@@ -228,4 +228,13 @@ fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), Execu
         }
         None => Ok(()),
     }
+}
+
+/// The bytes of a box of a local tensor.
+fn footprint(tensor: &LocalTensor, positions: &[Positions], element: u64, written: bool) -> Footprint {
+    let along = positions.iter().zip(&tensor.strides);
+    let first: u64 = along.clone().map(|(at, stride)| at.first * stride).sum();
+    let start = tensor.buffer.as_ptr() as u64 + tensor.offset + first;
+    let dimensions = along.map(|(at, stride)| (at.step * stride, at.count)).chain([(1, element)]).collect();
+    Footprint { start, dimensions, written }
 }

@@ -116,6 +116,55 @@ impl AxisMap {
         Ok(map)
     }
 
+    /// A map of segments in any order, which share no position and lie below `extent`.
+    pub(super) fn of_segments(mut segments: Vec<Segment>, extent: u64) -> Self {
+        segments.sort_unstable_by_key(|segment| segment.local);
+        let mut map = Self { extent, ..Self::default() };
+        segments.into_iter().for_each(|segment| map.push(segment));
+        map
+    }
+
+    /// The map of what has one index for every `block` indices of this one: every block of which an index is stored.
+    /// Where two segments that follow each other share a block it is stored once. Padding continues the indices before
+    /// it.
+    pub fn blocks(&self, block: u64) -> Result<AxisMap, LayoutError> {
+        if block == 0 {
+            return Err(LayoutError::Block { block });
+        }
+        let mut parts = Vec::new();
+        // Behind the last part: local position, index it would have, first block that is not stored yet.
+        let mut behind: (u64, Option<(u64, u64)>) = (0, None);
+        let mut padding = self.padding.iter().peekable();
+        let mut segments = self.segments.iter().peekable();
+        while behind.0 < self.extent {
+            let next_segment = segments.peek().map_or(self.extent, |segment| segment.local);
+            let next = padding.peek().map_or(self.extent, |span| span.lo).min(next_segment);
+            if next > behind.0 {
+                parts.push(Part::Hole(whole_blocks(next - behind.0, block)?));
+                behind = (next, None);
+            } else if let Some(segment) = segments.next_if(|segment| segment.local == behind.0) {
+                let Segment { step, global, .. } = *segment;
+                if step > 1 {
+                    return Err(LayoutError::BlockStep { step, block });
+                }
+                let (mut lo, hi) = (global.lo / block, global.hi.div_ceil(block));
+                if behind.1.is_some_and(|(index, stored)| index <= global.lo && stored == lo + 1) {
+                    lo += 1;
+                }
+                parts.push(Part::Global(Interval { lo, hi }));
+                behind = (behind.0 + global.len(), Some((global.hi, hi)));
+            } else if let Some(span) = padding.next() {
+                let count = match behind.1 {
+                    Some((index, stored)) => (index + span.len()).div_ceil(block) - stored,
+                    None => whole_blocks(span.len(), block)?,
+                };
+                parts.push(Part::Padding(count));
+                behind = (span.hi, None);
+            }
+        }
+        Self::of_parts(parts)
+    }
+
     /// Appends a segment that begins behind the beginning of the last.
     fn push(&mut self, segment: Segment) {
         let count = segment.global.len();
@@ -220,13 +269,16 @@ impl AxisMap {
                 }
             }
         }
-        segments.sort_unstable_by_key(|segment| segment.local);
         padding.sort_unstable();
-        let mut map = Self { extent: inner.extent, ..Self::default() };
-        segments.into_iter().for_each(|segment| map.push(segment));
+        let mut map = Self::of_segments(segments, inner.extent);
         padding.into_iter().for_each(|span| map.pad(span));
         map
     }
+}
+
+/// `count` positions in blocks.
+fn whole_blocks(count: u64, block: u64) -> Result<u64, LayoutError> {
+    if count.is_multiple_of(block) { Ok(count / block) } else { Err(LayoutError::BlockHole { count, block }) }
 }
 
 #[cfg(test)]

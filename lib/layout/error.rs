@@ -99,6 +99,61 @@ pub enum LayoutError {
         /// Number of tensors.
         of: u64,
     },
+    /// A block of no indices.
+    #[error("blocks of {block} indices; a block has at least one")]
+    Block {
+        /// Indices of a block.
+        block: u64,
+    },
+    /// Not one block size per dimension.
+    #[error(
+        "{blocks} block sizes for a tensor of {rank} dimensions; give one per dimension, 1 where there are no blocks"
+    )]
+    BlockRank {
+        /// Given.
+        blocks: usize,
+        /// Tensor rank.
+        rank: usize,
+    },
+    /// Blocks of blocks.
+    #[error("the layout is that of block scales already; derive scales from the layout of the weight")]
+    BlockTwice,
+    /// Interleaved indices have no blocks.
+    #[error("indices stored {step} positions apart have no common scale in blocks of {block}; store them in one piece")]
+    BlockStep {
+        /// Distance of neighbours.
+        step: u64,
+        /// Indices of a block.
+        block: u64,
+    },
+    /// Positions of other tensors that are no whole blocks.
+    #[error(
+        "{count} positions that belong to other tensors, or padding in front, are no whole blocks of {block}; derive the          scales of fused tensors together (FusedAxis::blocks)"
+    )]
+    BlockHole {
+        /// Positions.
+        count: u64,
+        /// Indices of a block.
+        block: u64,
+    },
+    /// A padding value that is no element.
+    #[error("padding of {bytes} bytes for elements of {element}; give one element")]
+    PaddingValue {
+        /// Given bytes.
+        bytes: usize,
+        /// Bytes of an element.
+        element: u64,
+    },
+    /// Fewer positions than indices.
+    #[error("dimension {dim} has {extent} indices and is padded to {padded}; pad to no less than it has")]
+    PaddedExtent {
+        /// Tensor dimension.
+        dim: usize,
+        /// Its extent.
+        extent: u64,
+        /// What it is padded to.
+        padded: u64,
+    },
     /// Not one axis map per coordinate.
     #[error("mesh axis {axis} has {ranks} ranks and {maps} axis maps are given; give one per rank")]
     MapsCount {

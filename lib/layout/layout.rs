@@ -16,6 +16,10 @@ pub struct Layout {
     placements: Vec<Placement>,
     /// Per dimension the mesh axes that shard it, outermost first.
     nesting: Vec<Vec<usize>>,
+    /// For block scales: shape of the weight and indices of a block, per dimension.
+    blocks: Option<(Vec<u64>, Vec<u64>)>,
+    /// One element, which destinations hold in padding; the bytes behind it are zero.
+    padding: Option<[u8; 8]>,
 }
 
 /// One combination of coordinates along the axes that shard a dimension.
@@ -64,7 +68,7 @@ impl Layout {
                 check_count(placement, axis, mesh.shape()[axis])?;
             }
         }
-        let layout = Self { shape, dtype, mesh, placements, nesting };
+        let layout = Self { shape, dtype, mesh, placements, nesting, blocks: None, padding: None };
         layout.check_parts()?;
         Ok(layout)
     }
@@ -81,6 +85,39 @@ impl Layout {
         self.nesting[dim] = axes.to_vec();
         self.check_parts()?;
         Ok(self)
+    }
+
+    /// The same with padding that every transfer writes to destinations, as the bytes of one element. Without it
+    /// padding is left as it is.
+    pub fn with_padding(mut self, element: &[u8]) -> Result<Self, LayoutError> {
+        let size = self.dtype.bytes();
+        if element.len() as u64 != size {
+            return Err(LayoutError::PaddingValue { bytes: element.len(), element: size });
+        }
+        let mut padding = [0; 8];
+        padding[..element.len()].copy_from_slice(element);
+        self.padding = Some(padding);
+        Ok(self)
+    }
+
+    /// The layout of a tensor of `dtype` with one element for every block of this one, of so many indices per dimension:
+    /// the scales beside a block-quantised weight. A rank stores the scale of every block of which it stores an index,
+    /// so that a block cut by a shard border is on both sides of it.
+    pub fn block_scales(&self, blocks: &[u64], dtype: Dtype) -> Result<Self, LayoutError> {
+        if self.blocks.is_some() {
+            return Err(LayoutError::BlockTwice);
+        }
+        if blocks.len() != self.shape.len() {
+            return Err(LayoutError::BlockRank { blocks: blocks.len(), rank: self.shape.len() });
+        }
+        for (dim, &block) in blocks.iter().enumerate() {
+            self.dimension(dim).shards.iter().try_for_each(|shard| shard.map.blocks(block).map(|_| ()))?;
+        }
+        let shape = self.shape.iter().zip(blocks).map(|(extent, &block)| extent.div_ceil(block)).collect();
+        let blocks = Some((self.shape.clone(), blocks.to_vec()));
+        let scales = Self { shape, dtype, blocks, padding: None, ..self.clone() };
+        scales.check_parts()?;
+        Ok(scales)
     }
 
     /// Global shape.
@@ -101,6 +138,21 @@ impl Layout {
     /// One placement per mesh axis.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
+    }
+
+    /// The element that destinations hold in padding.
+    pub fn padding(&self) -> Option<&[u8]> {
+        Some(&self.padding.as_ref()?[..self.dtype.bytes() as usize])
+    }
+
+    /// For block scales the shape of the weight and the indices of a block, per dimension.
+    pub fn blocks(&self) -> Option<(&[u64], &[u64])> {
+        self.blocks.as_ref().map(|(shape, blocks)| (shape.as_slice(), blocks.as_slice()))
+    }
+
+    /// Indices that the axes cut: those of the weight for block scales.
+    fn indices(&self, dim: usize) -> u64 {
+        self.blocks.as_ref().map_or(self.shape[dim], |(weight, _)| weight[dim])
     }
 
     /// Whether any axis has stated parts, so that ranks may repeat, reorder or leave out indices.
@@ -164,7 +216,7 @@ impl Layout {
 
     fn axis_map(&self, dim: usize, coordinates: &[u32]) -> AxisMap {
         // Indices of `map`, or of the whole dimension while no axis has arranged it.
-        let mut part = Interval { lo: 0, hi: self.shape[dim] };
+        let mut part = Interval { lo: 0, hi: self.indices(dim) };
         let mut map: Option<AxisMap> = None;
         for &axis in &self.nesting[dim] {
             let coordinate = coordinates[axis];
@@ -178,7 +230,12 @@ impl Layout {
                 }
             }
         }
-        cut(map, part)
+        let map = cut(map, part);
+        match &self.blocks {
+            // Tried for every shard when the layout was made.
+            Some((_, blocks)) => map.blocks(blocks[dim]).unwrap_or_default(),
+            None => map,
+        }
     }
 
     /// Every list of sizes must sum to each part that it splits, every stated part must exist, and the largest local
@@ -187,7 +244,7 @@ impl Layout {
         let mut largest = vec![self.dtype.bytes()];
         for (dim, axes) in self.nesting.iter().enumerate() {
             // All that the axes so far may leave.
-            let mut extents = BTreeSet::from([self.shape[dim]]);
+            let mut extents = BTreeSet::from([self.indices(dim)]);
             for &axis in axes {
                 extents = self.extents_left(dim, axis, &extents)?;
             }

@@ -23,7 +23,7 @@ pub struct ManifestDigest {
 }
 
 /// Fields of a tensor that ranks can disagree about, in the order in which they are compared.
-pub const FIELDS: [&str; 8] = [
+pub const FIELDS: [&str; 10] = [
     "name",
     "shape",
     "dtype",
@@ -32,6 +32,8 @@ pub const FIELDS: [&str; 8] = [
     "destination mesh",
     "destination placements",
     "nesting",
+    "blocks",
+    "padding",
 ];
 
 /// Where two ranks differ.
@@ -77,7 +79,7 @@ impl ManifestDigest {
 }
 
 /// The fields of a tensor as texts, in the order of [`FIELDS`].
-pub fn field_values(tensor: &TensorSpec) -> [String; 8] {
+pub fn field_values(tensor: &TensorSpec) -> [String; 10] {
     let layout = &tensor.source;
     let mesh = |layout: &Layout| format!("shape {:?} ranks {}", layout.mesh().shape(), rank_list(layout));
     [
@@ -89,6 +91,8 @@ pub fn field_values(tensor: &TensorSpec) -> [String; 8] {
         mesh(&tensor.destination),
         format!("{:?}", tensor.destination.placements()),
         format!("{:?} to {:?}", tensor.source.nesting(), tensor.destination.nesting()),
+        format!("{:?} to {:?}", tensor.source.blocks(), tensor.destination.blocks()),
+        format!("{:?} to {:?}", tensor.source.padding(), tensor.destination.padding()),
     ]
 }
 
@@ -141,6 +145,10 @@ fn layout_digest(layout: &Layout, mesh: &Digest) -> Digest {
     for axes in layout.nesting() {
         hash_numbers(&mut hasher, axes.iter().map(|&axis| axis as u64));
     }
+    let (weight, blocks) = layout.blocks().unwrap_or_default();
+    hash_numbers(&mut hasher, weight.iter().copied());
+    hash_numbers(&mut hasher, blocks.iter().copied());
+    hash_text(&mut hasher, layout.padding().unwrap_or_default());
     hasher.finalize().into()
 }
 

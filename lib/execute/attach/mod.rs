@@ -3,6 +3,7 @@
 
 mod copies;
 mod feeds;
+mod padding;
 mod pushes;
 
 use super::bind::{End, Place, own_end, own_ends, peer_end};
@@ -104,9 +105,11 @@ pub(super) fn attach(
         }
     }
     let feeds = attach.feeds(theirs)?;
+    let padding = attach.padding()?;
     Ok(Bound {
         items,
         feeds,
+        padding,
         pushes,
         hops: hops(prepared, peers.len()),
         copies: attach.copies.list,
