@@ -15,6 +15,7 @@ mod fused_error;
 #[allow(clippy::module_inception)]
 mod layout;
 mod mesh;
+pub mod model;
 pub mod parallel;
 mod placement;
 pub mod positions;
