@@ -23,7 +23,7 @@ impl<'a> Storage<'a> {
     pub(super) fn new(plan: &'a Plan) -> Self {
         let mut storage = Self { plan, maps: HashMap::new(), filled: BTreeMap::new() };
         for (tensor, layout) in storage.arranged() {
-            for &rank in layout.mesh().ranks() {
+            for rank in layout.mesh().ranks() {
                 let maps = || layout.axis_maps(rank).unwrap_or_default();
                 storage.maps.entry((Arc::as_ptr(layout), rank)).or_insert_with(maps);
                 storage.filled.insert((tensor, rank), 0);
@@ -42,7 +42,7 @@ impl<'a> Storage<'a> {
     pub(super) fn padding(&self) -> u64 {
         let mut known: HashMap<*const Layout, u64> = HashMap::new();
         let of = |layout: &Arc<Layout>| -> u64 {
-            let maps = layout.mesh().ranks().iter().map(|&rank| &self.maps[&(Arc::as_ptr(layout), rank)]);
+            let maps = layout.mesh().ranks().map(|rank| &self.maps[&(Arc::as_ptr(layout), rank)]);
             maps.map(|maps| padded_elements(maps) * layout.dtype().bytes()).fold(0, u64::saturating_add)
         };
         let each = self.arranged().map(|(_, layout)| *known.entry(Arc::as_ptr(layout)).or_insert_with(|| of(layout)));

@@ -1,6 +1,6 @@
 //! What can be wrong with a parallel spec or with rules. Each message says the value, what is allowed, what to do.
 
-use super::{ParallelAxis, PatternError};
+use super::{FuseRuleError, ParallelAxis, PatternError};
 use crate::layout::LayoutError;
 use thiserror::Error;
 
@@ -86,7 +86,9 @@ pub enum ParallelError {
         expert: u64,
     },
     /// A list of stages that is no list of numbers.
-    #[error("pp={size} in parallel spec {text:?} is no list of layers per stage; write numbers joined by +, such as 8+8+7")]
+    #[error(
+        "pp={size} in parallel spec {text:?} is no list of layers per stage; write numbers joined by +, such as 8+8+7"
+    )]
     StageLayers {
         /// As written.
         size: String,
@@ -131,7 +133,9 @@ pub enum ParallelError {
         given: usize,
     },
     /// Stated stages have other layers than the model.
-    #[error("the pipeline stages of parallel spec {spec} have {sum} layers together and the model has {layers}; state {layers}")]
+    #[error(
+        "the pipeline stages of parallel spec {spec} have {sum} layers together and the model has {layers}; state {layers}"
+    )]
     StageSum {
         /// The spec.
         spec: String,
@@ -156,7 +160,9 @@ pub enum ParallelError {
 #[non_exhaustive]
 pub enum RulesError {
     /// Not a rules file.
-    #[error("{origin} is no rules file; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or stage")]
+    #[error(
+        "{origin} is no rules file; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or stage"
+    )]
     Unreadable {
         /// Where the text comes from.
         origin: String,
@@ -171,7 +177,9 @@ pub enum RulesError {
         rule: String,
     },
     /// A rule that says nothing.
-    #[error("rule {rule} says nothing about tp, ep, cp, dp, fsdp, experts or stage; write for instance tp = 0 or tp = \"replicate\"")]
+    #[error(
+        "rule {rule} says nothing about tp, ep, cp, dp, fsdp, experts or stage; write for instance tp = 0 or tp = \"replicate\""
+    )]
     NoAxis {
         /// The rule.
         rule: String,
@@ -284,7 +292,9 @@ pub enum RulesError {
         allowed: &'static str,
     },
     /// A rule of a user's file that decides nothing.
-    #[error("rule {rule} with names {names:?} matches no tensor of model {model:?}; correct the names or remove the rule")]
+    #[error(
+        "rule {rule} with names {names:?} matches no tensor of model {model:?}; correct the names or remove the rule"
+    )]
     MatchesNothing {
         /// The rule.
         rule: String,
@@ -300,7 +310,9 @@ pub enum RulesError {
         group: String,
     },
     /// A tied group without a tensor.
-    #[error("tied group of {group} lists {names:?}, and the model has no tensor of any of these names; correct or remove it")]
+    #[error(
+        "tied group of {group} lists {names:?}, and the model has no tensor of any of these names; correct or remove it"
+    )]
     TiedMatchesNothing {
         /// Where it is stated.
         group: String,
@@ -319,6 +331,15 @@ pub enum RulesError {
         first: String,
         /// The other name.
         second: String,
+    },
+    /// A rule that fuses tensors.
+    #[error("fuse rule {rule}")]
+    Fuse {
+        /// The rule.
+        rule: String,
+        /// Why.
+        #[source]
+        source: FuseRuleError,
     },
     /// A layout that cannot be made.
     #[error("the layout of tensor {tensor:?} cannot be made")]

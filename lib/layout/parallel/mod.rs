@@ -8,6 +8,9 @@
 mod axis;
 mod effect;
 mod error;
+mod fuse;
+mod fuse_error;
+mod fused;
 mod pattern;
 mod ruled;
 mod rules;
@@ -17,6 +20,9 @@ mod spec;
 
 pub use axis::ParallelAxis;
 pub use error::{ParallelError, RulesError};
+pub use fuse::FuseSide;
+pub use fuse_error::FuseRuleError;
+pub use fused::FusedTensor;
 pub use pattern::PatternError;
 pub use ruled::RuledModel;
 pub use rules::Rules;

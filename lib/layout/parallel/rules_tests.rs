@@ -26,10 +26,7 @@ fn bad_texts_name_file_and_line() {
     assert!(matches!(fail("[[rule]]\nnames = [\"a..b\"]\ntp = 0"), RulesError::Pattern { .. }));
     let experts = |name: &str, rest: &str| fail(&format!("[[rule]]\nnames = [\"{name}\"]\n{rest}"));
     assert!(matches!(experts("{expert}", "experts = \"all\""), RulesError::ExpertsValue { .. }));
-    assert!(matches!(
-        experts("{expert}", "experts = \"per-tensor\"\nep = 0"),
-        RulesError::ExpertsAndExpertAxis { .. }
-    ));
+    assert!(matches!(experts("{expert}", "experts = \"per-tensor\"\nep = 0"), RulesError::ExpertsAndExpertAxis { .. }));
     assert!(matches!(experts("{expert}", "tp = 0"), RulesError::ExpertCapture { .. }));
     assert!(matches!(experts("a", "experts = \"per-tensor\""), RulesError::ExpertCapture { .. }));
 }

@@ -67,8 +67,10 @@ impl ParallelSpec {
             None => (None, text),
             Some((name, items)) => {
                 let known = ExpertConvention::ALL.into_iter().find(|known| known.name() == name.trim());
-                let convention = known
-                    .ok_or_else(|| ParallelError::Convention { name: name.trim().to_string(), text: text.to_string() })?;
+                let convention = known.ok_or_else(|| ParallelError::Convention {
+                    name: name.trim().to_string(),
+                    text: text.to_string(),
+                })?;
                 (Some(convention), items)
             }
         };
