@@ -7,10 +7,11 @@ use crate::checkpoint::{Model, Region};
 use crate::plain_file;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Side};
-use crossmesh::layout::model::ModelTensor;
-use crossmesh::layout::parallel::Rules;
+use crossmesh::layout::model::{Dimensions, ModelTensor};
+use crossmesh::layout::parallel::{FusedTensor, Rules};
 use crossmesh::layout::{self, AxisMap, View};
 use crossmesh::plan::{Manifest, ModelManifest, ModelSide, model_manifest};
+use std::collections::HashMap;
 use std::path::Path;
 
 const ALIGNMENT: u64 = 64;
@@ -37,47 +38,58 @@ impl StoredBox {
 #[derive(Debug)]
 pub(super) struct SideMemory {
     pub(super) buffer: Buffer,
-    /// Per tensor: byte offset and local shape; `None` when the rank is not in its mesh.
+    /// Per tensor: byte offset and local shape; `None` when the rank is not in its mesh. Parts of a fused tensor have
+    /// those of the whole.
     pub(super) tensors: Vec<Option<(u64, Vec<u64>)>>,
 }
 
-/// Rules from the embedded files and, before them, the user's.
-pub(super) fn rules(path: Option<&Path>) -> Result<Rules, RefitError> {
+/// Rules from the embedded files and, before them, the user's: a file, or others that come with the library.
+pub(super) fn rules(given: Option<&Path>) -> Result<Rules, RefitError> {
     let embedded = Rules::embedded()?;
-    let Some(path) = path else { return Ok(embedded) };
+    let Some(path) = given else { return Ok(embedded) };
+    if let Some(family) = path.to_str().filter(|name| Rules::family_text(name).is_some()) {
+        return Ok(embedded.with_overrides(Rules::family(family)?));
+    }
     let text =
         plain_file::read_text(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
     Ok(embedded.with_overrides(Rules::parse(&text, &path.display().to_string())?))
 }
 
-/// Every tensor of the model with both layouts, and the names that no rule knows.
+/// Every tensor of the model with both layouts, what each side stores fused, and the names that no rule knows.
 pub(super) fn manifest(
     model: &Model,
     rules: &Rules,
     request: &Request,
     sources: &[Rank],
     destinations: &[Rank],
-) -> Result<(Manifest, Vec<String>), RefitError> {
+) -> Result<ModelManifest, RefitError> {
     let tensors =
         model.tensors().iter().map(|tensor| ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype));
-    let described = layout::model::Model::new("given", tensors.collect())?;
+    let heads = model.heads();
+    let dimensions = Dimensions { heads: heads.query, key_value_heads: heads.key_value, ..Dimensions::default() };
+    let described = layout::model::Model::new("given", tensors.collect())?.with_dimensions(dimensions);
     let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
     let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
-    let ModelManifest { manifest, unmatched } = model_manifest(&described, source, destination)?;
-    Ok((manifest, unmatched))
+    Ok(model_manifest(&described, source, destination)?)
 }
 
 impl SideMemory {
-    /// Lays this rank's tensors of one side out in one buffer.
+    /// Lays this rank's tensors of one side out in one buffer, those of a fused tensor in the same place of it.
     pub(super) fn allocate(
         manifest: &Manifest,
+        fused: &[FusedTensor],
         rank: Rank,
         side: Side,
         memory: MemoryChoice,
     ) -> Result<Self, RefitError> {
         let mut next = 0u64;
-        let mut tensors = Vec::with_capacity(manifest.tensors().len());
-        for tensor in manifest.tensors() {
+        let mut tensors: Vec<Option<(u64, Vec<u64>)>> = Vec::with_capacity(manifest.tensors().len());
+        let earlier = earlier_parts(fused);
+        for (index, tensor) in manifest.tensors().iter().enumerate() {
+            if let Some(&earlier) = earlier.get(&index) {
+                tensors.push(tensors[earlier].clone());
+                continue;
+            }
             let layout = match side {
                 Side::Source => &tensor.source,
                 Side::Destination => &tensor.destination,
@@ -105,6 +117,16 @@ impl SideMemory {
             }
         }
     }
+}
+
+/// For each part of a fused tensor but its first one in the manifest, that one.
+fn earlier_parts(fused: &[FusedTensor]) -> HashMap<usize, usize> {
+    let mut earlier = HashMap::new();
+    for FusedTensor { tensors, .. } in fused {
+        let Some(&first) = tensors.iter().min() else { continue };
+        earlier.extend(tensors.iter().filter(|&&tensor| tensor != first).map(|&tensor| (tensor, first)));
+    }
+    earlier
 }
 
 /// Boxes that `maps` store: the product of their intervals.
