@@ -1,4 +1,7 @@
+//! Rules. In: TOML texts. Out: nothing. Guarantee: damaged texts are refused or read, and errors name file and line.
+
 use super::*;
+use crate::layout::parallel::ParallelAxis;
 use proptest::prelude::*;
 
 fn fail(text: &str) -> RulesError {
@@ -6,7 +9,11 @@ fn fail(text: &str) -> RulesError {
 }
 
 fn origin(rules: &Rules, tensor: &str) -> Option<String> {
-    rules.find(tensor).unwrap().map(|(rule, _)| rule.origin.clone())
+    find(rules, tensor).unwrap().map(|found| rules.rule(found).origin.clone())
+}
+
+fn find(rules: &Rules, tensor: &str) -> Result<Option<Found>, RulesError> {
+    rules.find(tensor, &tensor.split('.').collect::<Vec<_>>())
 }
 
 #[test]
@@ -28,6 +35,8 @@ fn bad_texts_name_file_and_line() {
     assert!(matches!(experts("{expert}", "experts = \"all\""), RulesError::ExpertsValue { .. }));
     assert!(matches!(experts("{expert}", "experts = \"per-tensor\"\nep = 0"), RulesError::ExpertsAndExpertAxis { .. }));
     assert!(matches!(experts("{expert}", "tp = 0"), RulesError::ExpertCapture { .. }));
+    assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\nstage = \"middle\""), RulesError::StageValue { .. }));
+    assert!(matches!(fail("[[tied]]\nnames = [\"a\"]"), RulesError::TiedAlone { .. }));
     assert!(matches!(experts("a", "experts = \"per-tensor\""), RulesError::ExpertCapture { .. }));
 }
 
@@ -39,7 +48,7 @@ fn two_rules_may_agree_and_must_not_disagree() {
     assert_eq!(origin(&rules, "a.v"), Some("x:4".to_string()));
     assert_eq!(origin(&rules, "b.v"), None);
     let rules = Rules::parse(&text.replace("\"replicate\"", "1"), "x").unwrap();
-    let error = rules.find("a.w").unwrap_err();
+    let error = find(&rules, "a.w").unwrap_err();
     let expected = RulesError::Ambiguous { tensor: "a.w".into(), first: "x:1".into(), second: "x:4".into() };
     assert_eq!(error, expected);
     assert_eq!(origin(&rules, "a.v"), Some("x:4".to_string()));
@@ -54,7 +63,7 @@ fn overrides_win() {
     let last = Rules::parse("[[rule]]\nnames = [\"*\"]\ntp = 1", "last.toml").unwrap();
     assert_eq!(origin(&rules.with_overrides(last), "a.self_attn.b"), Some("last.toml:1".to_string()));
     assert_eq!(origin(&Rules::default(), "a"), None);
-    assert_eq!(Rules::parse("", "empty.toml").unwrap().find("a"), Ok(None));
+    assert_eq!(find(&Rules::parse("", "empty.toml").unwrap(), "a"), Ok(None));
 }
 
 proptest! {
@@ -69,7 +78,7 @@ proptest! {
             text.replace_range(at..=at, &inserted);
         }
         if let Ok(rules) = Rules::parse(&text, "damaged.toml") {
-            let _ = rules.find("model.layers.0.mlp.experts.1.up_proj.weight");
+            let _ = find(&rules, "model.layers.0.mlp.experts.1.up_proj.weight");
         }
     }
 }
