@@ -29,9 +29,7 @@ struct Statement {
     flows: u64,
     /// Bytes of classes whose lowest holder it is.
     unique: u64,
-    written: u64,
-    without_source: u64,
-    untaken: u64,
+    coverage: Coverage,
     traffic: RankTraffic,
 }
 
@@ -66,9 +64,7 @@ pub(super) fn plan(
         feeds: reach(group, agreement, 0).is_feeder(&group.topology, &flows, group.rank),
         flows: flows.iter().filter(|flow| flow.place.parent.is_none()).count() as u64,
         unique: plan.classes().iter().filter(lowest).map(|class| class.bytes).sum(),
-        written: coverage.written,
-        without_source: coverage.without_source,
-        untaken: coverage.untaken,
+        coverage,
         traffic: traffic_of(&flows, &group.topology, group.rank),
     };
     Ok(Planned { plan, flows, time: begun.elapsed(), statement })
@@ -89,17 +85,15 @@ pub(super) fn add_up(
     for (rank, statement) in all.iter().enumerate() {
         feeders[group.topology.domain(Rank(rank as u32)).index()] += usize::from(statement.feeds);
     }
+    let mut coverage = Coverage::default();
+    all.iter().for_each(|statement| coverage += statement.coverage);
     let sum = |of: fn(&Statement) -> u64| all.iter().map(of).sum::<u64>();
     let routes = Routes {
         hops: all.iter().map(|statement| statement.hops).max().unwrap_or(0),
         feeders,
         flows: sum(|statement| statement.flows) as usize,
         unique_bytes: sum(|statement| statement.unique),
-        coverage: Coverage {
-            written: sum(|statement| statement.written),
-            without_source: sum(|statement| statement.without_source),
-            untaken: sum(|statement| statement.untaken),
-        },
+        coverage,
         traffic: Traffic::of_ranks(all.iter().map(|statement| statement.traffic).collect(), &group.topology),
     };
     Ok((planned, routes))

@@ -1,6 +1,7 @@
 //! Cells of one tensor. In: its two layouts, and whose cells. Out: boxes with the ranks that hold and want them.
 //! Guarantee: boxes are disjoint, in row-major order, and maximal: where two touch, holders or wanters differ, or some
-//! rank does not store them as neighbours. A rank's own cells are found without looking at others.
+//! rank does not store them as neighbours. A rank that stores any of a cell stores all of it, in one place or more. A
+//! rank's own cells are found without looking at others.
 
 use super::ClassId;
 use crate::base::Rank;
@@ -93,7 +94,7 @@ pub(super) fn refine(source: &Layout, destination: &Layout, of: Option<Rank>) ->
 /// Per dimension what `rank` stores, ascending; `None` when it is not in the mesh.
 fn parts(layout: &Layout, rank: Rank) -> Option<Vec<Vec<Interval>>> {
     let ascending = |map: &crate::layout::AxisMap| {
-        let mut intervals = map.intervals().to_vec();
+        let mut intervals: Vec<Interval> = map.intervals().collect();
         intervals.sort_unstable();
         intervals
     };
@@ -224,7 +225,7 @@ pub(super) fn ranks<'a>(layout: &Layout, dimensions: impl Iterator<Item = &'a Ve
 fn segments(source: &DimensionMap, destination: &DimensionMap, parts: &[Interval]) -> Vec<Segment> {
     let mut cuts = BTreeSet::new();
     let stored = [source, destination].into_iter().flat_map(|map| &map.shards).flat_map(|shard| shard.map.intervals());
-    for interval in stored.chain(parts) {
+    for interval in stored.chain(parts.iter().copied()) {
         cuts.insert(interval.lo);
         cuts.insert(interval.hi);
     }
@@ -248,7 +249,7 @@ fn segments(source: &DimensionMap, destination: &DimensionMap, parts: &[Interval
 /// Notes in every stretch which shards of `map` hold it.
 fn cover(map: &DimensionMap, segments: &mut [Segment], side: impl Fn(&mut Segment) -> &mut Held) {
     for shard in &map.shards {
-        for &interval in shard.map.intervals() {
+        for interval in shard.map.intervals() {
             let first = segments.partition_point(|segment| segment.interval.lo < interval.lo);
             let last = segments.partition_point(|segment| segment.interval.lo < interval.hi);
             for segment in &mut segments[first..last] {
@@ -366,6 +367,23 @@ mod tests {
             }
         }
         assert_eq!(offset([].into_iter()), 0);
+    }
+
+    #[test]
+    fn neighbours_are_one_unless_stored_apart() {
+        let source = map(&[(0, &[(0, 3), (3, 5)]), (2, &[(5, 5), (5, 9)])]);
+        let segments = |destination| segments(&source, &destination, &whole(9));
+        let ends = |segments: &[Segment]| segments.iter().map(|s| s.interval.hi).collect::<Vec<_>>();
+        assert_eq!(ends(&segments(map(&[(0, &[(0, 4), (4, 9)])]))), [5, 9]);
+        let reordered = segments(map(&[(0, &[(2, 9), (0, 2)])]));
+        let shards = reordered.iter().map(|s| (s.source.shards[0], s.destination.shards[0]));
+        assert_eq!(ends(&reordered), [2, 5, 9]);
+        assert_eq!(shards.collect::<Vec<_>>(), [(0, 0), (0, 0), (2, 0)]);
+        // Of 0..4 one copy is whole, of the other the rest is elsewhere.
+        let once = map(&[(0, &[(0, 4)])]);
+        let repeated = super::segments(&once, &map(&[(0, &[(0, 4), (0, 1), (2, 4)])]), &whole(4));
+        assert_eq!(ends(&repeated), [1, 2, 4]);
+        assert!(repeated.iter().all(|segment| segment.destination.shards == [0]));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Coverage proof. In: plan and flows. Out: counts, or the first fault. Guarantee: by interval arithmetic, without
 //! moving data: every flow is a tree that starts at a holder, every destination byte with a source is written
-//! exactly once, those without one are counted. The cells of a class stand in one line, in bytes; what a flow carries are
+//! exactly once, those without one and those of padding are counted. The cells of a class stand in one line, in bytes; what a flow carries are
 //! few stretches of it, so the cost follows cells and flows, not their product with ranks.
 
+use super::storage::Storage;
 use super::{Flow, LocalFlow, Node, Piece};
 use crate::base::Rank;
 use crate::plan::{CellClass, CellId, Plan};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A routed plan that does not deliver what its plan wants.
@@ -52,6 +54,18 @@ pub enum CheckError {
         /// Cell index.
         cell: u32,
     },
+    /// A rank whose storage is not what the cells fill.
+    #[error("the cells of tensor {tensor:?} fill {filled} of {stored} elements that rank {rank} stores")]
+    Places {
+        /// Destination rank.
+        rank: Rank,
+        /// Tensor.
+        tensor: String,
+        /// Elements of all cells, in all their places.
+        filled: u64,
+        /// Elements with an index.
+        stored: u64,
+    },
     /// A flow that is no tree or carries what does not exist.
     #[error("flow {flow} {fault}")]
     Malformed {
@@ -63,7 +77,7 @@ pub enum CheckError {
 }
 
 /// What a proof found; of one rank, its part, which adds up to that of all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Coverage {
     /// Destination bytes that are written, over all ranks.
     pub written: u64,
@@ -71,6 +85,17 @@ pub struct Coverage {
     pub without_source: u64,
     /// Source bytes that no destination wants, each counted once.
     pub untaken: u64,
+    /// Destination bytes that no index belongs to: padding, which transfers write only when its layout states a value.
+    pub padding: u64,
+}
+
+impl std::ops::AddAssign for Coverage {
+    fn add_assign(&mut self, other: Self) {
+        self.written += other.written;
+        self.without_source += other.without_source;
+        self.untaken += other.untaken;
+        self.padding = self.padding.saturating_add(other.padding);
+    }
 }
 
 /// A tensor that the two sides do not cover alike.
@@ -221,11 +246,13 @@ impl<'a> Lines<'a> {
         wanters: impl Fn(&CellClass) -> &[Rank],
         of: Option<Rank>,
     ) -> Result<Coverage, CheckError> {
-        let mut coverage = Coverage { untaken: self.plan.untaken_bytes(of), ..Coverage::default() };
+        let mut storage = Storage::new(self.plan, of);
+        let (untaken, padding) = (self.plan.untaken_bytes(of), storage.padding());
+        let mut coverage = Coverage { untaken, padding, ..Coverage::default() };
         for (number, mut deliveries) in deliveries.into_iter().enumerate() {
             let class = &self.plan.classes()[number];
             let wanters = wanters(class);
-            let bytes = class.bytes * wanters.len() as u64;
+            let bytes = storage.fill(class, wanters);
             if class.holders.is_empty() {
                 coverage.without_source += bytes;
                 continue;
@@ -234,6 +261,7 @@ impl<'a> Lines<'a> {
             self.tile(number, wanters, &deliveries)?;
             coverage.written += bytes;
         }
+        storage.check()?;
         Ok(coverage)
     }
 

@@ -15,6 +15,7 @@ mod options;
 mod order;
 mod path;
 mod routes;
+mod storage;
 #[cfg(test)]
 mod tests;
 

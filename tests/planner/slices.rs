@@ -66,9 +66,7 @@ fn compare(case: &Case) {
         for rank in (0..case.topology.size() as u32).map(Rank) {
             let (seen, coverage) = own(case, options, rank);
             assert_eq!(seen, slice(&whole, &flows, rank), "rank {rank}, {options:?}");
-            sum.written += coverage.written;
-            sum.without_source += coverage.without_source;
-            sum.untaken += coverage.untaken;
+            sum += coverage;
             let plan = plan_for(&case.manifest, &case.topology, options, rank).unwrap();
             let flows = route_for(&plan, &case.topology, options, rank);
             assert_eq!(traffic_of(&flows, &case.topology, rank), counted.ranks[rank.index()]);
