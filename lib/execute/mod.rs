@@ -31,5 +31,6 @@ mod tensors;
 pub use engine::Engine;
 pub use error::ExecuteError;
 pub use group::{Group, LinkNumbers, Mapped, Peering, StagingBudget};
+pub use program::{ProgramSummary, program_summary};
 pub use request::{Report, Reshard, ReshardOptions};
 pub use tensors::{Buffers, Side, TensorBuffer};

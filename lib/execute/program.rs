@@ -93,6 +93,39 @@ pub(super) struct Program {
     pub(super) hops: u32,
 }
 
+/// What a rank has to do, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramSummary {
+    /// Chunks of flows at this rank.
+    pub chunks: usize,
+    /// Element ranges of cells that they consist of.
+    pub pieces: usize,
+    /// Chunks that it sends over message links.
+    pub pushes: usize,
+    /// Most edges between a root and this rank.
+    pub hops: u32,
+}
+
+/// Compiles the share of `rank` as it is where all memory is shared within a domain, with chunks of `chunk_bytes`; needs
+/// no other rank.
+pub fn program_summary(
+    plan: &Plan,
+    flows: &[LocalFlow],
+    topology: &Topology,
+    rank: Rank,
+    chunk_bytes: u64,
+) -> ProgramSummary {
+    let everywhere = vec![true; topology.size()];
+    let reach = Reach { readable: everywhere.clone(), shared: everywhere, cores: u32::MAX, mapped: true, chunk_bytes };
+    let program = compile(plan, flows, topology, &reach, (rank, true));
+    ProgramSummary {
+        chunks: program.items.len(),
+        pieces: program.pieces.len(),
+        pushes: program.pushes.len(),
+        hops: program.hops,
+    }
+}
+
 /// A flow that this rank takes part in.
 struct Share<'a> {
     flow: &'a LocalFlow,
