@@ -26,11 +26,14 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod staging;
 mod tensors;
+mod turns;
 
 pub use engine::Engine;
 pub use error::ExecuteError;
-pub use group::{Group, LinkNumbers, Mapped, Peering, StagingBudget};
+pub use group::{Group, LinkNumbers, Mapped, Peering};
 pub use program::{ProgramSummary, program_summary};
 pub use request::{Report, Reshard, ReshardOptions};
+pub use staging::StagingBudget;
 pub use tensors::{Buffers, Side, TensorBuffer};

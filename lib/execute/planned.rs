@@ -3,6 +3,7 @@
 
 use super::agree::{Agreement, chain, first_fault, gather};
 use super::prepare::reach;
+use super::staging::Staging;
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::{Manifest, Plan};
@@ -31,6 +32,9 @@ struct Statement {
     unique: u64,
     coverage: Coverage,
     traffic: RankTraffic,
+    /// Whether any flow passes it.
+    takes_part: bool,
+    staging: Staging,
 }
 
 /// What all of them add up to.
@@ -44,6 +48,10 @@ pub(super) struct Routes {
     pub(super) unique_bytes: u64,
     pub(super) coverage: Coverage,
     pub(super) traffic: Traffic,
+    /// World ranks of those that a flow passes.
+    pub(super) participants: Vec<Rank>,
+    /// What each rank has for chunks on their way.
+    pub(super) staging: Vec<Staging>,
 }
 
 /// Plans, routes and proves this rank's share.
@@ -66,6 +74,8 @@ pub(super) fn plan(
         unique: plan.classes().iter().filter(lowest).map(|class| class.bytes).sum(),
         coverage,
         traffic: traffic_of(&flows, &group.topology, group.rank),
+        takes_part: !flows.is_empty(),
+        staging: group.staging.statement(),
     };
     Ok(Planned { plan, flows, time: begun.elapsed(), statement })
 }
@@ -94,6 +104,13 @@ pub(super) fn add_up(
         flows: sum(|statement| statement.flows) as usize,
         unique_bytes: sum(|statement| statement.unique),
         coverage,
+        participants: (0..)
+            .map(Rank)
+            .zip(&all)
+            .filter(|(_, statement)| statement.takes_part)
+            .map(|(rank, _)| group.world(rank))
+            .collect(),
+        staging: all.iter().map(|statement| statement.staging).collect(),
         traffic: Traffic::of_ranks(all.iter().map(|statement| statement.traffic).collect(), &group.topology),
     };
     Ok((planned, routes))

@@ -47,7 +47,7 @@ pub struct Report {
     pub traffic: Traffic,
     /// Number of flows.
     pub flows: usize,
-    /// Staging memory that this rank reserved.
+    /// Staging memory that this rank uses for it, its own or shared with others.
     pub staging_bytes: u64,
     /// Chunk of message links.
     pub chunk_bytes: u64,
@@ -111,7 +111,13 @@ impl Reshard {
             .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
         let bound = commit(group, attached, deadline)?;
         let number = prepared.reservation.number;
-        group.engine.lock().insert(number, Execution::new(bound, number));
+        {
+            let mut engine = group.engine.lock();
+            engine.insert(number, Execution::new(bound, number));
+            if let Some(members) = prepared.turn.clone() {
+                engine.turns.add(number, agreement.context, members);
+            }
+        }
         let report = Report {
             route: route_options,
             tensors: manifest.tensors().len(),
@@ -120,7 +126,7 @@ impl Reshard {
             coverage: routes.coverage,
             traffic: routes.traffic,
             flows: routes.flows,
-            staging_bytes: prepared.reservation.staging,
+            staging_bytes: prepared.staging_bytes,
             chunk_bytes: prepared.chunk_bytes,
             plan_time: planned.time,
         };
@@ -205,7 +211,7 @@ impl Drop for Reshard {
             log::error!("a transfer was dropped while active and did not finish: {error}; its memory is kept");
             std::mem::forget(std::mem::take(&mut self.holds));
             std::mem::forget(self._tensors.clone());
-            std::mem::forget(self.reservation.segment.clone());
+            std::mem::forget((self.reservation.segment.clone(), self.reservation.slots.clone()));
         }
     }
 }

@@ -160,7 +160,7 @@ pub(crate) fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: 
     layout
 }
 
-fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
+pub(super) fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
     let mut left = part;
     let mut sizes: Vec<u64> = (1..count)
         .map(|_| {
