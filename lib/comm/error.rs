@@ -4,6 +4,7 @@ use crate::base::{Rank, env::EnvError};
 use crate::bootstrap::{BootstrapError, Cause};
 use crate::execute::ExecuteError;
 use crate::memory::MemoryError;
+use crate::route::PlanFileError;
 use crate::topology::{InterfaceError, TopologyError};
 use crate::transport::TransportError;
 use std::sync::Arc;
@@ -40,6 +41,9 @@ pub enum CommError {
         #[source]
         source: postcard::Error,
     },
+    /// A saved plan that cannot be used here.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
     /// The network interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
