@@ -57,7 +57,8 @@ pub fn traffic_of(flows: &[LocalFlow], topology: &Topology, rank: Rank) -> RankT
             *(if inside(child.rank) { &mut counted.local_sent } else { &mut counted.network_sent }) += flow.bytes;
         }
         if let Some(parent) = &flow.place.parent {
-            *(if inside(parent.rank) { &mut counted.local_received } else { &mut counted.network_received }) += flow.bytes;
+            *(if inside(parent.rank) { &mut counted.local_received } else { &mut counted.network_received }) +=
+                flow.bytes;
         }
     }
     counted

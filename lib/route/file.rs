@@ -58,7 +58,9 @@ pub enum PlanFileError {
         expected: u32,
     },
     /// It is shorter or longer than it says.
-    #[error("plan file {path:?} has {found} bytes and should have {expected}; it was cut off or added to: write it again")]
+    #[error(
+        "plan file {path:?} has {found} bytes and should have {expected}; it was cut off or added to: write it again"
+    )]
     Length {
         /// The file.
         path: PathBuf,
@@ -68,7 +70,9 @@ pub enum PlanFileError {
         expected: u64,
     },
     /// Its checksum does not fit.
-    #[error("plan file {path:?} is damaged: its content has SHA-256 {found} and should have {expected}; write it again")]
+    #[error(
+        "plan file {path:?} is damaged: its content has SHA-256 {found} and should have {expected}; write it again"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -261,9 +265,11 @@ impl SavedPlan {
         for tensor in tensors {
             let find = |layout: u32| {
                 let missing = || (path.clone(), tensor.name.clone(), layouts.len());
-                layouts.get(layout as usize).cloned().ok_or_else(missing).map_err(|(path, tensor, layouts)| {
-                    PlanFileError::NoLayout { path, tensor, layout, layouts }
-                })
+                layouts
+                    .get(layout as usize)
+                    .cloned()
+                    .ok_or_else(missing)
+                    .map_err(|(path, tensor, layouts)| PlanFileError::NoLayout { path, tensor, layout, layouts })
             };
             let (source, destination) = (find(tensor.source)?, find(tensor.destination)?);
             let pushed = manifest.push(tensor.name, source, destination);
@@ -281,12 +287,13 @@ impl SavedPlan {
 
     /// Refuses a plan for other ranks, nodes, domains or another route than those of this job; `path` is its file.
     pub fn expect(&self, topology: &Topology, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
-        let other = |what: &str, found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| PlanFileError::Other {
-            path: path.to_path_buf(),
-            what: what.to_string(),
-            found: found.to_string(),
-            expected: expected.to_string(),
-        };
+        let other =
+            |what: &str, found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| PlanFileError::Other {
+                path: path.to_path_buf(),
+                what: what.to_string(),
+                found: found.to_string(),
+                expected: expected.to_string(),
+            };
         if self.options.kind != options.kind {
             return Err(other("route", &self.options.kind, &options.kind));
         }

@@ -5,12 +5,12 @@
 //! enters a destination domain once; `check` proves that every wanted byte with a source is written exactly once.
 
 mod balance;
-mod bound;
 mod check;
 mod cost;
 mod file;
 mod flow;
 mod leaders;
+mod least;
 mod maximum;
 mod options;
 mod order;
@@ -20,12 +20,12 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use bound::{Bound, bound};
 pub use check::{CheckError, Coverage, Gap, check, check_for, gaps};
 pub use cost::{RankTraffic, Traffic, traffic, traffic_of};
 pub use file::{PlanFileError, SavedPlan};
 pub(crate) use flow::Gather;
 pub use flow::{Flow, LocalFlow, Node, Piece};
+pub use least::{LeastLoad, least_load};
 pub use options::{Injection, RouteKind, RouteOptions};
 pub use path::{Neighbour, Path, Place};
 pub use routes::{Routed, plan_for, route, route_for};

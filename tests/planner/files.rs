@@ -92,7 +92,11 @@ fn what_does_not_fit_is_refused_with_both_values() {
     assert!(error.contains(&format!("reads version {PROTOCOL_VERSION}")), "{error}");
     for cut in [0, 3, 8, 11, 19, 20, bytes.len() - 1] {
         let error = read(&bytes[..cut]).unwrap_err();
-        let expected = if cut < 8 { matches!(error, PlanFileError::Magic { .. }) } else { matches!(error, PlanFileError::Length { .. }) };
+        let expected = if cut < 8 {
+            matches!(error, PlanFileError::Magic { .. })
+        } else {
+            matches!(error, PlanFileError::Length { .. })
+        };
         assert!(expected, "{cut}: {error}");
     }
     assert!(matches!(read(&[&bytes[..], b"x"].concat()), Err(PlanFileError::Length { .. })));

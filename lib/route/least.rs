@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 /// Bytes of the most loaded rank at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bound {
+pub struct LeastLoad {
     /// Sent to other domains by holders.
     pub sent: u64,
     /// Received from other domains.
     pub received: u64,
 }
 
-impl Bound {
+impl LeastLoad {
     /// The busier direction.
     pub fn busiest_nic(&self) -> u64 {
         self.sent.max(self.received)
@@ -28,7 +28,7 @@ impl Bound {
 }
 
 /// The bound of a plan.
-pub fn bound(plan: &Plan, topology: &Topology) -> Bound {
+pub fn least_load(plan: &Plan, topology: &Topology) -> LeastLoad {
     let mut sending: BTreeMap<Arc<[Rank]>, u64> = BTreeMap::new();
     let mut receiving: BTreeMap<Arc<[Rank]>, u64> = BTreeMap::new();
     for class in plan.classes().iter().filter(|class| !class.holders.is_empty()) {
@@ -44,6 +44,7 @@ pub fn bound(plan: &Plan, topology: &Topology) -> Bound {
             *sending.entry(class.holders.as_slice().into()).or_default() += class.bytes;
         }
     }
-    let least = |sets: BTreeMap<Arc<[Rank]>, u64>| balance::least_level(&sets.into_iter().collect::<Vec<Candidates>>()).ceil();
-    Bound { sent: least(sending), received: least(receiving) }
+    let least =
+        |sets: BTreeMap<Arc<[Rank]>, u64>| balance::least_level(&sets.into_iter().collect::<Vec<Candidates>>()).ceil();
+    LeastLoad { sent: least(sending), received: least(receiving) }
 }
