@@ -3,7 +3,7 @@
 //! waited for; what it reserved is given back when it is dropped.
 
 use super::agree::Agreement;
-use super::bind::{count_runs, is_direct};
+use super::bind::{count_runs, is_direct, is_repeated};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
@@ -201,7 +201,8 @@ fn direct_items(
             let link = group.link_to(from);
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
-            direct[number] = any && is_direct(runs, item.bytes);
+            let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
+            direct[number] = any && is_direct(runs, item.bytes) && !repeated;
         }
     }
     Ok(direct)

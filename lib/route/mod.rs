@@ -11,6 +11,7 @@ mod leaders;
 mod options;
 mod order;
 mod routes;
+mod storage;
 #[cfg(test)]
 mod tests;
 

@@ -21,7 +21,7 @@ proptest! {
         for options in all_options() {
             let flows = route(&plan, &case.topology, options).flows;
             model.play(&flows, options);
-            let expected = Coverage { written: plan.delivered_bytes(), without_source: 0 };
+            let expected = Coverage { written: plan.delivered_bytes(), without_source: 0, padding: 0 };
             prop_assert_eq!(check(&plan, &flows), Ok(expected), "{:?}", options);
         }
     }

@@ -3,9 +3,10 @@
 
 mod copies;
 mod feeds;
+mod padding;
 mod pushes;
 
-use super::bind::{End, Place, own_end, peer_end};
+use super::bind::{End, Place, own_end, own_ends, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
@@ -104,9 +105,11 @@ pub(super) fn attach(
         }
     }
     let feeds = attach.feeds(theirs)?;
+    let padding = attach.padding()?;
     Ok(Bound {
         items,
         feeds,
+        padding,
         pushes,
         hops: hops(prepared, peers.len()),
         copies: attach.copies.list,
@@ -358,16 +361,17 @@ impl<'a> Attach<'a> {
         let mut packed = 0;
         for piece in prepared.program.item_pieces(number) {
             let tensor = piece.cell.tensor;
-            let own = |side| own_end(plan, local, side, piece).map(|(end, _)| end);
             let in_slot = || Some(End::Packed { offset: packed });
-            let (destination, destination_place) = if item.storage == Storage::Slot {
-                (in_slot(), Some(Place::Slot))
+            let (destinations, destination_place) = if item.storage == Storage::Slot {
+                (in_slot().map(|end| vec![end]), Some(Place::Slot))
             } else {
-                (own(Side::Destination), self.own_place(Side::Destination, tensor))
+                (own_ends(plan, local, Side::Destination, piece), self.own_place(Side::Destination, tensor))
             };
             let (source, source_place, peer) = match item.incoming {
                 Incoming::Held => return Ok(()),
-                Incoming::OwnCopy | Incoming::Pack => (own(Side::Source), self.own_place(Side::Source, tensor), None),
+                Incoming::OwnCopy | Incoming::Pack => {
+                    (own_end(plan, local, Side::Source, piece), self.own_place(Side::Source, tensor), None)
+                }
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
                     (in_slot(), Some(Place::PeerSlot(self.theirs.peer_numbers[&from])), Some(from))
@@ -382,11 +386,14 @@ impl<'a> Attach<'a> {
                     (end, place, Some(from))
                 }
             };
-            let ends = (source, source_place, destination, destination_place);
-            let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
+            let ends = (source, source_place, destinations, destination_place);
+            let (Some(source), Some(source_place), Some(destinations), Some(destination_place)) = ends else {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
-            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place))?;
+            let source = (source, source_place);
+            for destination in destinations {
+                self.copies.add(plan, piece, &source, &(destination, destination_place))?;
+            }
             packed += (piece.end - piece.start) * plan.element_bytes(tensor);
         }
         Ok(())
