@@ -4,14 +4,12 @@
 use super::error::RefitError;
 use super::sides::{MemoryChoice, Request};
 use crate::checkpoint::{Model, Region};
-use crate::plain_file;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Side};
 use crossmesh::layout::parallel::{FusedTensor, Rules};
 use crossmesh::layout::{AxisMap, View};
 use crossmesh::plan::{Manifest, ModelManifest, ModelSide, model_manifest};
 use std::collections::HashMap;
-use std::path::Path;
 
 const ALIGNMENT: u64 = 64;
 
@@ -40,18 +38,6 @@ pub(super) struct SideMemory {
     /// Per tensor: byte offset and local shape; `None` when the rank is not in its mesh. Parts of a fused tensor have
     /// those of the whole.
     pub(super) tensors: Vec<Option<(u64, Vec<u64>)>>,
-}
-
-/// Rules from the embedded files and, before them, the user's: a file, or others that come with the library.
-pub(super) fn rules(given: Option<&Path>) -> Result<Rules, RefitError> {
-    let embedded = Rules::embedded()?;
-    let Some(path) = given else { return Ok(embedded) };
-    if let Some(family) = path.to_str().filter(|name| Rules::family_text(name).is_some()) {
-        return Ok(embedded.with_overrides(Rules::family(family)?));
-    }
-    let text =
-        plain_file::read_text(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
-    Ok(embedded.with_overrides(Rules::parse(&text, &path.display().to_string())?))
 }
 
 /// Every tensor of the model with both layouts, what each side stores fused, and the names that no rule knows.
