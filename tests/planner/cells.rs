@@ -78,13 +78,16 @@ fn elements_of(plan: &Plan, tensor: usize, class_of: &HashMap<CellId, usize>) {
         {
             for &rank in ranks {
                 let maps = layout.axis_maps(rank).unwrap();
-                let at: Vec<u64> = maps
-                    .iter()
-                    .zip(&cell.intervals)
-                    .map(|(map, &interval)| map.locate(interval).unwrap().local)
-                    .collect();
                 let local_shape = layout.local_shape(rank).unwrap();
-                assert_eq!(Some(oracle::number(&at, &local_shape) as u64), ownership[&rank][element]);
+                let mut places: Vec<Vec<u64>> = vec![Vec::new()];
+                for (map, &interval) in maps.iter().zip(&cell.intervals) {
+                    let along: Vec<u64> = map.places(interval).map(|place| place.local).collect();
+                    places =
+                        places.iter().flat_map(|at| along.iter().map(|&next| [&at[..], &[next]].concat())).collect();
+                }
+                let mut places: Vec<u64> = places.iter().map(|at| oracle::number(at, &local_shape) as u64).collect();
+                places.sort_unstable();
+                assert_eq!(places, ownership[&rank][element]);
             }
         }
     }

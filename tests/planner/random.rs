@@ -151,7 +151,8 @@ pub(crate) fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: 
     let mut layout = Layout::new(shape.to_vec(), dtype, Arc::new(mesh), placements).expect("sizes sum to their part");
     for dim in 0..shape.len() {
         let mut axes = layout.nesting()[dim].clone();
-        if axes.len() > 1 && choices.below(2) == 1 {
+        // Parts are made for what the axes before them leave.
+        if axes.len() > 1 && choices.below(2) == 1 && !layout.has_parts() {
             axes.reverse();
             // Given sizes may not fit the other order.
             layout = layout.clone().with_nesting(dim, &axes).unwrap_or(layout);
