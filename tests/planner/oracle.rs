@@ -80,7 +80,9 @@ pub(crate) fn indices(shape: &[u64]) -> impl Iterator<Item = Vec<u64>> + '_ {
 /// What the positions of the rank in `slot` along `dim` are: axis by axis, outermost first, from what there was before.
 fn positions(layout: &Layout, slot: usize, dim: usize) -> Vec<Use> {
     let lengths = layout.mesh().shape();
-    let mut held: Vec<Use> = (0..layout.shape()[dim]).map(Use::Global).collect();
+    let (weight, block) =
+        layout.blocks().map_or((layout.shape()[dim], 1), |(weight, blocks)| (weight[dim], blocks[dim]));
+    let mut held: Vec<Use> = (0..weight).map(Use::Global).collect();
     for &axis in &layout.nesting()[dim] {
         let count = u64::from(lengths[axis]);
         let below: u64 = lengths[axis + 1..].iter().map(|&length| u64::from(length)).product();
@@ -98,7 +100,39 @@ fn positions(layout: &Layout, slot: usize, dim: usize) -> Vec<Use> {
             Placement::Replicate => panic!("axis {axis} nests"),
         }
     }
-    held
+    if block == 1 { held } else { blocks(&held, block) }
+}
+
+/// One position for every block: of indices, each time that another block or an earlier index of one begins; of padding,
+/// which goes on counting; and of as many holes as a block has indices.
+fn blocks(held: &[Use], block: u64) -> Vec<Use> {
+    let mut made = Vec::new();
+    let (mut last, mut holes) = (None, 0);
+    for &what in held {
+        match what {
+            Use::Global(index) => {
+                if last.is_none_or(|last| last / block != index / block || index <= last) {
+                    made.push(Use::Global(index / block));
+                }
+                last = Some(index);
+            }
+            Use::Padding => {
+                let next = last.map_or(0, |last| last + 1);
+                if next.is_multiple_of(block) {
+                    made.push(Use::Padding);
+                }
+                last = Some(next);
+            }
+            Use::Hole => {
+                if holes % block == 0 {
+                    made.push(Use::Hole);
+                }
+                holes += 1;
+                last = None;
+            }
+        }
+    }
+    made
 }
 
 /// Beginning of a shard: NCCL M2N's Eq. 2, PyTorch's chunks, or given sizes.
