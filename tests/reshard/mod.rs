@@ -14,6 +14,7 @@ mod many;
 mod matrix;
 mod random;
 mod replay;
+mod segments;
 mod transfer;
 mod traps;
 
