@@ -43,7 +43,13 @@ pub(super) const EMBEDDED: [(&str, &str); 4] = [
 ];
 
 /// Rules that fuse tensors, by file name; they count when they are asked for.
-pub(super) const FUSING: [(&str, &str); 1] = [("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml"))];
+pub(super) const FUSING: [(&str, &str); 5] = [
+    ("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml")),
+    ("llama-fused.toml", include_str!("../rules/llama-fused.toml")),
+    ("moe-fused.toml", include_str!("../rules/moe-fused.toml")),
+    ("moe-stacked-fused.toml", include_str!("../rules/moe-stacked-fused.toml")),
+    ("deepseek-fused.toml", include_str!("../rules/deepseek-fused.toml")),
+];
 
 /// Rules for tensors by name, in tiers: the first tier with a rule for a name decides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
