@@ -10,6 +10,7 @@ mod job;
 mod model;
 mod options;
 mod output;
+mod parallel;
 #[path = "../rig/process.rs"]
 mod process;
 mod results;
