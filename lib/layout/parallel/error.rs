@@ -155,6 +155,16 @@ pub enum ParallelError {
     },
 }
 
+impl ParallelError {
+    /// The same, with the number of ranks where that says more.
+    pub(super) fn of_ranks(mut self, count: u32) -> Self {
+        if let Self::Views { ranks, .. } = &mut self {
+            *ranks = Some(u64::from(count));
+        }
+        self
+    }
+}
+
 /// Rules that cannot be used, or that cannot be applied to a tensor. A `rule` is named by file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -81,6 +81,13 @@ impl NamePattern {
         Ok(Self { text: text.to_string(), components })
     }
 
+    /// `first.*.name`, with `name` as it is.
+    pub(super) fn below(first: &str, name: &str) -> Self {
+        let literal = |text: &str| Component::Text(vec![Part::Literal(text.to_string())]);
+        let components = [literal(first), Component::Any].into_iter().chain(name.split('.').map(literal)).collect();
+        Self { text: format!("{first}.*.{name}"), components }
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }
