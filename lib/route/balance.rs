@@ -248,7 +248,7 @@ mod tests {
             let sum: u64 = parts.iter().sum();
             assert!(sum <= WHOLE && WHOLE - sum <= ranks.len() as u64 || *bytes == 0, "{parts:?}");
             for (&rank, part) in ranks.iter().zip(parts) {
-                *loads.entry(rank).or_default() += (u128::from(*bytes) * u128::from(part) >> 32) as u64;
+                *loads.entry(rank).or_default() += ((u128::from(*bytes) * u128::from(part)) >> 32) as u64;
             }
         }
         loads
