@@ -239,13 +239,7 @@ mod tests {
     fn facts(hosts: &[&str]) -> Vec<RankFacts> {
         hosts
             .iter()
-            .map(|host| RankFacts {
-                host: host.to_string(),
-                host_token: host.to_string(),
-                domain: None,
-                domain_count: None,
-                starts_side: false,
-            })
+            .map(|host| RankFacts { host: host.to_string(), host_token: host.to_string(), ..RankFacts::default() })
             .collect()
     }
 
