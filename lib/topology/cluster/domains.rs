@@ -3,9 +3,10 @@
 
 use super::path::{direct_nvlinks, is_switched};
 use crate::topology::facts::{FabricState, Gpu, HostFacts};
+use serde::{Deserialize, Serialize};
 
 /// Why GPUs are in one domain.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DomainKey {
     /// One clique of one fabric: cluster uuid and clique.
     Fabric(String, u32),

@@ -83,8 +83,7 @@ impl Table<'_> {
     fn beside(&mut self, nearest: PathKind) {
         let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for &gpu in self.gpus.iter().filter(|gpu| !self.nics_of_gpu.contains_key(gpu)) {
-            let near: Vec<usize> =
-                self.free.iter().copied().filter(|nic| self.kinds[&gpu][nic] <= nearest).collect();
+            let near: Vec<usize> = self.free.iter().copied().filter(|nic| self.kinds[&gpu][nic] <= nearest).collect();
             if !near.is_empty() {
                 groups.entry(near).or_default().push(gpu);
             }

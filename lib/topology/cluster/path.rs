@@ -204,7 +204,10 @@ pub(super) fn direct_nvlinks(one: &Gpu, other: &Gpu) -> (u32, u64) {
     if is_switched(one) && is_switched(other) {
         return nvlinks(one, to_switch).min(nvlinks(other, to_switch));
     }
-    let (forth, back) = (nvlinks(one, |peer| peer == NvLinkPeer::Gpu(other.pci)), nvlinks(other, |peer| peer == NvLinkPeer::Gpu(one.pci)));
+    let (forth, back) = (
+        nvlinks(one, |peer| peer == NvLinkPeer::Gpu(other.pci)),
+        nvlinks(other, |peer| peer == NvLinkPeer::Gpu(one.pci)),
+    );
     // Both ends state a link; a file may have it at one end only.
     if forth.0 == 0 || back.0 == 0 { forth.max(back) } else { forth.min(back) }
 }
