@@ -7,7 +7,11 @@ pub mod discover;
 pub mod facts;
 pub mod hierarchy;
 pub mod interface;
+pub mod machine;
+pub mod synthetic;
 
 pub use facts::RankFacts;
-pub use hierarchy::{Topology, TopologyError};
+pub use hierarchy::{Place, Topology, TopologyError};
 pub use interface::InterfaceError;
+pub use machine::{LinkRate, Machine};
+pub use synthetic::{Synthetic, SyntheticError};
