@@ -106,6 +106,12 @@ impl Topology {
         Self { places, domains: ids.iter().max().map_or(0, |&last| last + 1) }
     }
 
+    /// Ranks at these places, nodes and domains numbered in order of first appearance; for plans without processes.
+    pub fn from_places(places: Vec<Place>) -> Self {
+        let ranks: Vec<Rank> = (0..places.len() as u32).map(Rank).collect();
+        Self { places, domains: 0 }.select(&ranks)
+    }
+
     /// The places of `ranks`, renumbered from 0 in that order.
     pub fn select(&self, ranks: &[Rank]) -> Self {
         let chosen: Vec<&Place> = ranks.iter().map(|rank| &self.places[rank.index()]).collect();
