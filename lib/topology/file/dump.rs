@@ -24,6 +24,17 @@ pub fn to_json(hosts: &[HostFacts]) -> Result<String, FileError> {
     serde_json::to_string_pretty(&dump).map(|text| text + "\n").map_err(|source| FileError::Json { source })
 }
 
+/// JSON of `hosts` with `extra` beside them, which readers of topology files pass over.
+pub fn to_json_with(hosts: &[HostFacts], name: &str, extra: &impl Serialize) -> Result<String, FileError> {
+    let failed = |source| FileError::Json { source };
+    let dump = Dump { version: FACTS_VERSION, hosts };
+    let mut value = serde_json::to_value(&dump).map_err(failed)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert(name.to_string(), serde_json::to_value(extra).map_err(failed)?);
+    }
+    serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(failed)
+}
+
 /// Hosts of a topology file.
 pub fn from_json(text: &str) -> Result<Vec<HostFacts>, FileError> {
     let Versioned { version } = serde_json::from_str(text).map_err(|source| FileError::Json { source })?;

@@ -9,7 +9,7 @@ mod hwloc_xml;
 mod nccl_xml;
 mod xml;
 
-pub use dump::{from_json, to_json};
+pub use dump::{from_json, to_json, to_json_with};
 pub use hwloc_xml::from_hwloc_xml;
 pub use nccl_xml::from_nccl_xml;
 
