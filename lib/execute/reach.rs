@@ -146,7 +146,6 @@ mod tests {
             domain: None,
             domain_count: None,
             starts_side: false,
-            seat: None,
         };
         let topology = Topology::from_facts(&vec![facts; 2]).unwrap();
         let layout = |rank, placement| {

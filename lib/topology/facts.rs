@@ -23,8 +23,6 @@ pub struct RankFacts {
     pub domain_count: Option<u32>,
     /// Starts a new side of the job (first rank of a role); domains cut by count begin here where they can.
     pub starts_side: bool,
-    /// The GPU of this rank and its NICs, when there are any.
-    pub seat: Option<super::Seat>,
 }
 
 /// Everything known of one host.

@@ -18,7 +18,8 @@ pub use domains::DomainKey;
 pub use pairing::{Pairing, pair};
 pub use path::{Path, PathKind, Paths, nvlink_rate_of};
 pub use rails::{RailMap, RailMapError};
-pub use seat::{NicSeat, Seat, seat, visible};
+pub(super) use seat::merge_rails;
+pub use seat::{NicSeat, Seat, hidden_peers, seat, visible};
 pub use select::{LeftOut, NicChoice, NicChoiceError};
 
 use super::facts::HostFacts;

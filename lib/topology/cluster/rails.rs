@@ -1,6 +1,7 @@
 //! Rails: NICs of the same rail hang on the same leaf switches. In: used NICs of every host, `CROSSMESH_RAILS`. Out: a
 //! rail for each of them. Guarantee: pure; a host that lacks a NIC keeps the rails of its others.
 
+use crate::topology::PciAddress;
 use crate::topology::facts::HostFacts;
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -32,35 +33,54 @@ impl FromStr for RailMap {
     }
 }
 
-/// Name of a NIC's place, equal on hosts that are built alike.
-fn place(facts: &HostFacts, nic: usize) -> (String, u32) {
-    let nic = &facts.nics[nic];
-    (nic.pci.map_or_else(|| nic.device.clone(), |address| address.to_string()), nic.port)
+impl RailMap {
+    /// The rail that the user states for `device`.
+    pub(super) fn get(&self, device: &str) -> Option<u32> {
+        self.0.get(device).copied()
+    }
 }
 
-/// Rails of the used NICs of every host: the map's, else the position among the places that NICs have on any host
-/// where one host has them all, else the position on the host.
-pub(super) fn rails(hosts: &[(&HostFacts, Vec<usize>)], map: &RailMap) -> Vec<BTreeMap<usize, u32>> {
-    let places: Vec<Vec<(String, u32)>> = hosts
-        .iter()
-        .map(|(facts, nics)| {
-            let mut places: Vec<_> = nics.iter().map(|&nic| place(facts, nic)).collect();
-            places.sort_unstable();
-            places
-        })
-        .collect();
-    let mut all: Vec<&(String, u32)> = places.iter().flatten().collect();
-    all.sort_unstable();
-    all.dedup();
-    let alike = places.iter().any(|own| own.len() == all.len());
-    let rail = |host: usize, nic: usize| {
-        let (facts, own) = (hosts[host].0, place(hosts[host].0, nic));
-        let by_place = || match alike {
-            true => all.binary_search(&&own),
-            false => places[host].binary_search(&own),
-        };
-        let mapped = map.0.get(&facts.nics[nic].device).copied();
-        mapped.unwrap_or_else(|| by_place().unwrap_or_default() as u32)
+/// A NIC's place, equal on hosts that are built alike: where it is on PCI, or its name, and the port.
+pub(super) type NicPlace = (String, u32);
+
+/// The place of a NIC.
+pub(super) fn place(pci: Option<PciAddress>, device: &str, port: u32) -> NicPlace {
+    (pci.map_or_else(|| device.to_string(), |address| address.to_string()), port)
+}
+
+/// Rails of hosts that have NICs at such places: the position among the places that NICs have on any host where one
+/// host has them all, else the position on the host.
+pub(super) fn by_places(hosts: &[Vec<NicPlace>]) -> Vec<BTreeMap<NicPlace, u32>> {
+    let sorted = |places: &[NicPlace]| {
+        let mut places = places.to_vec();
+        places.sort_unstable();
+        places.dedup();
+        places
     };
-    hosts.iter().enumerate().map(|(host, (_, nics))| nics.iter().map(|&nic| (nic, rail(host, nic))).collect()).collect()
+    let own: Vec<Vec<NicPlace>> = hosts.iter().map(|places| sorted(places)).collect();
+    let all = sorted(&own.concat());
+    let alike = own.iter().any(|own| own.len() == all.len());
+    let numbered = |places: &[NicPlace]| -> BTreeMap<NicPlace, u32> { places.iter().cloned().zip(0..).collect() };
+    let everywhere = numbered(&all);
+    let rails = own.iter().map(|own| match alike {
+        true => own.iter().map(|place| (place.clone(), everywhere[place])).collect(),
+        false => numbered(own),
+    });
+    rails.collect()
+}
+
+/// Rails of the used NICs of every host: the map's, else by their places.
+pub(super) fn rails(hosts: &[(&HostFacts, Vec<usize>)], map: &RailMap) -> Vec<BTreeMap<usize, u32>> {
+    let place_of = |facts: &HostFacts, nic: usize| {
+        let nic = &facts.nics[nic];
+        place(nic.pci, &nic.device, nic.port)
+    };
+    let places: Vec<Vec<NicPlace>> =
+        hosts.iter().map(|(facts, nics)| nics.iter().map(|&nic| place_of(facts, nic)).collect()).collect();
+    let rails = by_places(&places);
+    let of_host = |(host, (facts, nics)): (usize, &(&HostFacts, Vec<usize>))| {
+        let rail = |nic: usize| map.get(&facts.nics[nic].device).unwrap_or_else(|| rails[host][&place_of(facts, nic)]);
+        nics.iter().map(|&nic| (nic, rail(nic))).collect()
+    };
+    hosts.iter().enumerate().map(of_host).collect()
 }

@@ -61,7 +61,6 @@ pub fn this_rank(starts_side: bool) -> Result<RankFacts, env::EnvError> {
         domain: env::value(env::DOMAIN)?,
         domain_count: env::value(env::DOMAINS)?,
         starts_side,
-        seat: None,
     })
 }
 
