@@ -9,6 +9,8 @@
 //! synthetic (a text) ───┘
 //! ```
 
+pub mod affinity;
+pub mod binding;
 pub mod cluster;
 mod cpu_set;
 pub mod discover;
@@ -21,6 +23,7 @@ mod pci_address;
 mod shape;
 pub mod synthetic;
 
+pub use binding::Binding;
 pub use cluster::{Cluster, ClusterOptions, Seat};
 pub use cpu_set::{CpuSet, CpuSetError};
 pub use facts::{HostFacts, RankFacts};

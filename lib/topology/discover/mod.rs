@@ -14,7 +14,7 @@ mod verbs;
 
 pub use tree::Tree;
 
-use super::facts::{Gpu, HostFacts, RankFacts, Source};
+use super::facts::{Gpu, HostFacts, Limits, PciDevice, RankFacts, Source};
 use super::{FileError, file};
 use crate::base::env;
 use std::path::PathBuf;
@@ -64,12 +64,19 @@ pub fn this_rank(starts_side: bool) -> Result<RankFacts, env::EnvError> {
     })
 }
 
-/// Facts of this host: from the file that `CROSSMESH_TOPOLOGY` names, else from the machine.
+/// Facts of this host: from the file that `CROSSMESH_TOPOLOGY` names, else from the machine. What this process may use is
+/// always its own.
 pub fn this_host() -> Result<HostFacts, DiscoverError> {
-    match env::text(env::TOPOLOGY) {
-        Some(path) => from_file(path.into()),
-        None => Ok(host(&Tree::at("/"))),
-    }
+    stated().unwrap_or_else(|| Ok(host(&Tree::at("/"))))
+}
+
+/// As [`this_host`], without asking any driver: GPUs have no NVLinks then.
+pub fn this_host_by_sysfs() -> Result<HostFacts, DiscoverError> {
+    stated().unwrap_or_else(|| Ok(by_sysfs(&Tree::at("/"))))
+}
+
+fn stated() -> Option<Result<HostFacts, DiscoverError>> {
+    env::text(env::TOPOLOGY).map(|path| from_file(path.into()))
 }
 
 fn from_file(path: PathBuf) -> Result<HostFacts, DiscoverError> {
@@ -87,62 +94,69 @@ fn from_file(path: PathBuf) -> Result<HostFacts, DiscoverError> {
         return Err(DiscoverError::Host { path, host, present: hosts.into_iter().map(|known| known.host).collect() });
     };
     let mut facts = hosts.swap_remove(position);
+    facts.limits = Limits { hidden_gpus: facts.limits.hidden_gpus, ..limits::limits(&Tree::at("/")) };
     facts.sources.push(Source::asked("file", path.display().to_string()));
     Ok(facts)
 }
 
-/// Facts of the host whose `sys` and `proc` stand in `tree`; NVML, hwloc and this process's own settings are asked only
-/// where that is the machine itself.
+/// Facts of the host whose `sys` and `proc` stand in `tree`; NVML and hwloc are asked only where that is the machine
+/// itself.
 pub fn host(tree: &Tree) -> HostFacts {
-    let pci = pci::devices(tree);
-    let (nics, verbs) = verbs::nics(tree, &pci);
-    let mut facts = HostFacts {
-        host: if tree.is_live() { host_name() } else { named_host(tree) },
-        boot_id: tree.text("proc/sys/kernel/random/boot_id").unwrap_or_default(),
-        architecture: tree.text("proc/sys/kernel/arch").unwrap_or_else(|| std::env::consts::ARCH.to_string()),
-        cpu_model: processors::model(tree),
-        numa_nodes: processors::numa_nodes(tree),
-        cores: processors::cores(tree),
-        gpus: Vec::new(),
-        nics,
-        interfaces: interfaces::interfaces(tree),
-        limits: limits::limits(tree),
-        sources: Vec::new(),
-        pci,
-    };
-    let counts = (facts.numa_nodes.len(), facts.cores.len(), facts.pci.len());
-    let note = format!("{} NUMA nodes, {} cores, {} PCI devices of interest", counts.0, counts.1, counts.2);
-    facts.sources.push(Source::asked("sysfs", note));
-    facts.sources.push(verbs);
-    add_gpus(tree, &mut facts);
+    let mut facts = by_sysfs(tree);
     if tree.is_live() {
+        ask_driver(&mut facts);
         hwloc::complete(&mut facts);
     }
     facts
 }
 
-/// GPUs as NVML has them; without it, what PCI shows of them.
-fn add_gpus(tree: &Tree, facts: &mut HostFacts) {
-    let present = facts.pci.iter().filter(|device| pci::is_gpu(device));
-    if tree.is_live() {
-        let (gpus, source) = nvml::gpus(&facts.pci);
-        let shown = |address| gpus.iter().any(|gpu| gpu.pci == address);
-        if source.available {
-            facts.limits.hidden_gpus =
-                present.map(|device| device.address).filter(|&address| !shown(address)).collect();
-            facts.gpus = gpus;
-            facts.sources.push(source);
-            return;
-        }
-        facts.sources.push(source);
+fn by_sysfs(tree: &Tree) -> HostFacts {
+    let pci = pci::devices(tree);
+    let (nics, verbs) = verbs::nics(tree, &pci);
+    let (numa_nodes, cores) = (processors::numa_nodes(tree), processors::cores(tree));
+    let note = format!("{} NUMA nodes, {} cores, {} PCI devices of interest", numa_nodes.len(), cores.len(), pci.len());
+    HostFacts {
+        host: if tree.is_live() { host_name() } else { named_host(tree) },
+        boot_id: tree.text("proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        architecture: tree.text("proc/sys/kernel/arch").unwrap_or_else(|| std::env::consts::ARCH.to_string()),
+        cpu_model: processors::model(tree),
+        gpus: gpus(tree, &pci),
+        interfaces: interfaces::interfaces(tree),
+        limits: limits::limits(tree),
+        sources: vec![Source::asked("sysfs", note), verbs],
+        numa_nodes,
+        cores,
+        pci,
+        nics,
     }
-    let present = facts.pci.iter().filter(|device| pci::is_gpu(device) && !device.virtual_function);
-    let bare = |(index, device): (usize, &super::facts::PciDevice)| Gpu {
-        index: index as u32,
-        numa: device.numa,
-        ..Gpu::at(device.address)
+}
+
+/// GPUs as PCI and the driver's files show them, in the order in which the driver counts them.
+fn gpus(tree: &Tree, pci: &[PciDevice]) -> Vec<Gpu> {
+    let mut present: Vec<&PciDevice> =
+        pci.iter().filter(|device| pci::is_gpu(device) && !device.virtual_function).collect();
+    present.sort_by_key(|device| device.address);
+    let read = |(index, device): (usize, &&PciDevice)| {
+        let text = tree.text(&format!("proc/driver/nvidia/gpus/{}/information", device.address)).unwrap_or_default();
+        let stated = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
+            line.map(|value| value.trim().to_string()).unwrap_or_default()
+        };
+        let (name, uuid) = (stated("Model:"), stated("GPU UUID:"));
+        Gpu { index: index as u32, numa: device.numa, name, uuid, ..Gpu::at(device.address) }
     };
-    facts.gpus = present.enumerate().map(bare).collect();
+    present.iter().enumerate().map(read).collect()
+}
+
+/// GPUs as NVML has them, where it can be asked; those that it does not show are hidden from this process.
+fn ask_driver(facts: &mut HostFacts) {
+    let (gpus, source) = nvml::gpus(&facts.pci);
+    if source.available {
+        let shown = |address| gpus.iter().any(|gpu: &Gpu| gpu.pci == address);
+        facts.limits.hidden_gpus = facts.gpus.iter().map(|gpu| gpu.pci).filter(|&gpu| !shown(gpu)).collect();
+        facts.gpus = gpus;
+    }
+    facts.sources.push(source);
 }
 
 fn named_host(tree: &Tree) -> String {
