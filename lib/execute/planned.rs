@@ -86,7 +86,8 @@ pub(super) fn add_up(
     planned: Result<Planned, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(Planned, Routes), ExecuteError> {
-    let mine: Result<&Statement, String> = planned.as_ref().map(|planned| &planned.statement).map_err(|error| chain(error));
+    let mine: Result<&Statement, String> =
+        planned.as_ref().map(|planned| &planned.statement).map_err(|error| chain(error));
     let all: Vec<Result<Statement, String>> = gather(group, &mine, deadline)?;
     let faults = all.iter().map(|stated| stated.as_ref().err().map(String::as_str));
     let planned = first_fault(group, faults, planned)?;

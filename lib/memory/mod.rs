@@ -9,6 +9,7 @@ pub mod client;
 pub mod copy;
 mod directory;
 pub(crate) mod error;
+pub mod policy;
 pub mod process;
 pub mod server;
 pub mod shared;

@@ -7,23 +7,33 @@
 mod balance;
 mod bound;
 mod check;
+mod choose;
 mod cost;
+mod equations;
+mod explain;
 mod flow;
 mod leaders;
+mod least_load;
 mod maximum;
 mod options;
 mod order;
 mod path;
 mod routes;
+mod simulate;
 mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use bound::{Bound, bound};
+pub use bound::{NicBound, nic_bound};
 pub use check::{CheckError, Coverage, Gap, check, check_for, gaps};
-pub use cost::{RankTraffic, Traffic, traffic, traffic_of};
+pub use choose::{RouteCost, cheapest, choose, name, reason};
+pub use cost::{Bound, Duplex, LinkBytes, RankTraffic, Traffic, traffic, traffic_of};
+pub use equations::Equations;
+pub use explain::{Exchanged, Explanation, explain};
 pub(crate) use flow::Gather;
 pub use flow::{Flow, LocalFlow, Node, Piece};
+pub use least_load::{LeastLoad, least_load};
 pub use options::{Injection, RouteKind, RouteOptions};
 pub use path::{Neighbour, Path, Place};
 pub use routes::{Routed, plan_for, route, route_for};
+pub use simulate::{Simulated, simulate};
