@@ -6,6 +6,7 @@
 
 mod bench;
 mod checkpoint;
+mod doctor;
 mod env_command;
 mod failure;
 mod plain_file;
@@ -38,6 +39,8 @@ enum Command {
     Refit(Box<refit::Arguments>),
     /// Measure how fast tensors move, beside what an MPI user would write by hand
     Bench(Box<bench::Arguments>),
+    /// Find out what is wrong with this machine or job, and what to type
+    Doctor(doctor::Arguments),
     /// Show every environment variable with its value, default and meaning
     Env(env_command::Arguments),
     /// What a starter runs in place of the program, once per rank
@@ -84,6 +87,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Refit(arguments) => refit::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Env(arguments) => env_command::run(&arguments),
         Command::RankAgent(arguments) => run::agent::run(&arguments),
         Command::RankProgram(arguments) => run::program::run(&arguments),
