@@ -46,6 +46,7 @@ variables! {
     CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";
     MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
     INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";
+    TOPOLOGY = "CROSSMESH_TOPOLOGY", "this machine", "path", "topology file that stands for this host: JSON of crossmesh topo --json, hwloc XML or NCCL topology XML";
     TIMEOUT = "CROSSMESH_TIMEOUT", "600", "whole seconds, 1 to 10^9", "longest wait of a call without an explicit deadline";
     INIT_TIMEOUT = "CROSSMESH_INIT_TIMEOUT", "120", "whole seconds, 1 to 10^9", "longest wait for all ranks at start";
     LAUNCHER = "CROSSMESH_LAUNCHER", "", "address", "set by crossmesh run for its per-rank agents";
