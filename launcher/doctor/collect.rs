@@ -2,6 +2,7 @@
 //! Guarantee: nothing is changed, nothing panics, and no library that has side effects is started: libraries are
 //! opened and closed.
 
+use crate::failure::{BAD_INPUT, Failure};
 use super::system::{DeviceFile, Limit, Space, State, System};
 use crossmesh::base::env;
 use crossmesh::topology::{discover, interface};
@@ -62,16 +63,16 @@ const COUNTERS: [&str; 7] = [
 ];
 
 /// All that this process knows, outside of a job.
-pub(super) fn state() -> State {
-    let root = Path::new("/");
-    State {
+pub(super) fn state() -> Result<State, Failure> {
+    let rank = discover::this_rank(false)?;
+    Ok(State {
         rank: None,
         ranks: 1,
-        host_token: discover::host_token(),
-        gpu: None,
-        facts: discover::this_host(),
-        system: system(root),
-    }
+        host_token: rank.host_token,
+        gpu: rank.seat.map(|seat| seat.gpu.to_string()),
+        facts: discover::this_host().map_err(|error| Failure::new(BAD_INPUT, error))?,
+        system: system(Path::new("/")),
+    })
 }
 
 fn system(root: &Path) -> System {

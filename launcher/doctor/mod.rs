@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let (states, pairs) = recorded::read(folder).map_err(failed)?;
         return publish(&Report::of(&states, pairs), arguments);
     }
-    let state = collect::state();
+    let state = collect::state()?;
     if env::text(env::SIZE).is_none() && !in_mpi_job() {
         if let Some(folder) = &arguments.record {
             recorded::write(folder, std::slice::from_ref(&state), &[]).map_err(failed)?;

@@ -251,7 +251,7 @@ mod tests {
         let mut bytes = vec![0; 64];
         fill(&mut bytes, true, 3);
         assert_eq!((wrong(&bytes, 3), wrong(&bytes, 4)), (0, 64));
-        bytes.swap_with_slice(&mut [bytes[8..].to_vec(), bytes[..8].to_vec()].concat());
+        bytes.rotate_left(8);
         assert_eq!(wrong(&bytes, 3), 64);
         fill(&mut bytes, false, 3);
         assert_eq!(wrong(&bytes, 3), 64);

@@ -202,7 +202,7 @@ pub(super) fn pcie(state: &State) -> Outcome {
     let nics = active.filter_map(|nic| Some((nic.device.clone(), "NIC", nic.pci?)));
     let rated: Vec<(String, &str, u64)> = gpus
         .chain(nics)
-        .filter_map(|(name, kind, pci)| Some((name, kind, facts.pci_device(pci)?.link?.bytes_per_second())))
+        .filter_map(|(name, kind, pci)| Some((name, kind, facts.pci_device(pci)?.link?.bytes_per_second)))
         .collect();
     if rated.is_empty() {
         return Outcome::NotRun("no PCI link of a GPU or RDMA device is known".into());
