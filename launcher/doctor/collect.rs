@@ -2,8 +2,8 @@
 //! Guarantee: nothing is changed, nothing panics, and no library that has side effects is started: libraries are
 //! opened and closed.
 
-use crate::failure::{BAD_INPUT, Failure};
 use super::system::{DeviceFile, Limit, Space, State, System};
+use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::base::env;
 use crossmesh::topology::{discover, interface};
 use nix::sys::resource::{Resource, getrlimit};
@@ -151,7 +151,10 @@ fn device_files(root: &Path) -> Vec<DeviceFile> {
         for name in names(&root.join(folder)).into_iter().filter(|name| name.starts_with(prefix)) {
             let path = root.join(folder).join(name);
             let opened = fs::OpenOptions::new().read(true).write(true).open(&path);
-            files.push(DeviceFile { path: path.display().to_string(), error: opened.err().map(|error| error.to_string()) });
+            files.push(DeviceFile {
+                path: path.display().to_string(),
+                error: opened.err().map(|error| error.to_string()),
+            });
         }
     }
     files

@@ -7,6 +7,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
+    /// Nothing is wrong; something that others have is not here.
+    Note,
     /// Works, and slower or with less warning than it could.
     Warning,
     /// Jobs fail, hang or give wrong data.
@@ -118,8 +120,7 @@ mod tests {
         ]);
         let told: Vec<(&str, Vec<String>)> = merged.iter().map(|finding| (finding.id, finding.place.clone())).collect();
         let places = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect::<Vec<_>>();
-        let expected =
-            [("memlock", places(&["a", "b"])), ("memlock", places(&["c"])), ("stack", places(&["a"]))];
+        let expected = [("memlock", places(&["a", "b"])), ("memlock", places(&["c"])), ("stack", places(&["a"]))];
         assert_eq!(told, expected);
     }
 }

@@ -59,8 +59,10 @@ pub(super) fn probe(world: &Communicator, mut done: impl FnMut(usize, usize)) ->
     for number in slow(&pairs) {
         let ranks = pairs[number].ranks;
         let again = meet(world, ranks.contains(&world.rank().0).then_some(ranks))?;
-        if let Some(pair) = again.into_iter().next() {
-            pairs[number] = pair;
+        if let Some(again) = again.into_iter().next() {
+            let before = pairs[number].gb_per_s;
+            let best = [before[0].max(again.gb_per_s[0]), before[1].max(again.gb_per_s[1])];
+            pairs[number] = Pair { gb_per_s: best, ..again };
         }
     }
     pairs.sort_by_key(|pair| pair.ranks);

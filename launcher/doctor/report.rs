@@ -31,7 +31,11 @@ impl Report {
         let in_job = states.iter().any(|state| state.rank.is_some());
         let mut report = Self {
             crossmesh: crossmesh::BUILD,
-            hosts: states.iter().map(|state| (&state.host_token, &state.facts.host)).collect::<std::collections::BTreeSet<_>>().len(),
+            hosts: states
+                .iter()
+                .map(|state| (&state.host_token, &state.facts.host))
+                .collect::<std::collections::BTreeSet<_>>()
+                .len(),
             ranks: if in_job { states.len() } else { 0 },
             findings: Vec::new(),
             passed: Vec::new(),
@@ -75,7 +79,7 @@ impl Report {
     fn add_pairs(&mut self, states: &[State], pairs: Option<Vec<Pair>>) {
         const IDS: [&str; 2] = ["pair-failure", "pair-bandwidth"];
         let Some(pairs) = pairs.filter(|pairs| !pairs.is_empty()) else {
-            IDS.map(|id| self.not_run.insert(id, OUTSIDE.into()));
+            self.not_run.extend(IDS.map(|id| (id, OUTSIDE.into())));
             return;
         };
         let name = |rank: u32| match states.iter().find(|state| state.rank == Some(rank)) {
@@ -88,10 +92,10 @@ impl Report {
         self.pairs = pairs;
     }
 
-    /// 0 when all is well, 1 with warnings, 2 with failures.
+    /// 0 when all is well or there are notes only, 1 with warnings, 2 with failures.
     pub(crate) fn exit_code(&self) -> u8 {
         match self.findings.iter().map(|finding| finding.severity).max() {
-            None => 0,
+            None | Some(Severity::Note) => 0,
             Some(Severity::Warning) => 1,
             Some(Severity::Failure) => 2,
         }
@@ -107,6 +111,7 @@ impl Report {
             let severity = match finding.severity {
                 Severity::Failure => "FAILURE",
                 Severity::Warning => "warning",
+                Severity::Note => "note   ",
             };
             let _ = writeln!(text, "\n{severity}  {}: {}", finding.id, finding.what);
             for (name, value) in [

@@ -17,7 +17,10 @@ fn at(state: &State, gpu: &Gpu) -> String {
 pub(super) fn driver(state: &State) -> Outcome {
     let present = state.facts.pci.iter().any(|device| device.vendor == 0x10de && device.class >> 16 == 0x03);
     if !present && state.facts.gpus.is_empty() {
-        return Outcome::NotRun("no GPU".into());
+        let finding = Finding::new("driver", Severity::Note, "no GPU: tensors are in host memory only", state.host())
+            .seen("no NVIDIA GPU on PCI", "a GPU, where tensors are on one")
+            .cure("with a GPU: install the NVIDIA driver; in docker --gpus all, in apptainer --nv, in Slurm --gpus-per-node=N");
+        return Outcome::Found(vec![finding]);
     }
     let missing = |library: &str| state.system.libraries.get(library).is_some_and(Option::is_none);
     let mut findings = Vec::new();
@@ -160,7 +163,9 @@ pub(super) fn framework(state: &State) -> Outcome {
         .map(|(name, value, effect)| {
             Finding::new("framework", Severity::Warning, format!("{name}={value}: {effect}"), state.whom())
                 .seen(format!("{name}={value}"), "not set")
-                .cure(format!("unset {name}; 'env | grep {name}' in the job script and the site's profile shows who sets it"))
+                .cure(format!(
+                    "unset {name}; 'env | grep {name}' in the job script and the site's profile shows who sets it"
+                ))
         })
         .collect();
     findings.into()

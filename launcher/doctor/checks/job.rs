@@ -42,17 +42,25 @@ fn differing<T: Ord>(
 /// The library, the GPU driver.
 pub(super) fn versions(states: &[State]) -> Outcome {
     let all: Vec<&State> = states.iter().collect();
-    let mut findings = differing(&all, |state| state.system.crossmesh.clone(), |common, other, state| {
-        Finding::new("versions", Severity::Failure, "ranks run different versions of crossmesh", state.whom())
-            .seen(other, format!("{common}, as most ranks"))
-            .cure("start the same file everywhere: put crossmesh on a shared file system, or srun --bcast")
-    });
-    findings.extend(differing(&hosts(states), |state| state.system.nvidia_driver.clone(), |common, other, state| {
-        let name = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "no driver".into());
-        Finding::new("versions", Severity::Failure, "hosts have different GPU drivers", state.host())
-            .seen(name(other), format!("{}, as most hosts", name(common)))
-            .cure("install the driver of the other hosts, or leave the host out: srun --exclude=HOST")
-    }));
+    let mut findings = differing(
+        &all,
+        |state| state.system.crossmesh.clone(),
+        |common, other, state| {
+            Finding::new("versions", Severity::Failure, "ranks run different versions of crossmesh", state.whom())
+                .seen(other, format!("{common}, as most ranks"))
+                .cure("start the same file everywhere: put crossmesh on a shared file system, or srun --bcast")
+        },
+    );
+    findings.extend(differing(
+        &hosts(states),
+        |state| state.system.nvidia_driver.clone(),
+        |common, other, state| {
+            let name = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "no driver".into());
+            Finding::new("versions", Severity::Failure, "hosts have different GPU drivers", state.host())
+                .seen(name(other), format!("{}, as most hosts", name(common)))
+                .cure("install the driver of the other hosts, or leave the host out: srun --exclude=HOST")
+        },
+    ));
     findings.into()
 }
 
@@ -68,12 +76,16 @@ pub(super) fn same_environment(states: &[State]) -> Outcome {
     let findings: Vec<Finding> = own
         .into_iter()
         .flat_map(|name| {
-            differing(&all, |state| state.system.environment.get(name).cloned(), |common, other, state| {
-                let what = format!("{name} differs between ranks");
-                Finding::new("same-environment", Severity::Failure, what, state.whom())
-                    .seen(text(other), format!("{}, as most ranks", text(common)))
-                    .cure(format!("srun --export=ALL,{name}={}", common.as_deref().unwrap_or_default()))
-            })
+            differing(
+                &all,
+                |state| state.system.environment.get(name).cloned(),
+                |common, other, state| {
+                    let what = format!("{name} differs between ranks");
+                    Finding::new("same-environment", Severity::Failure, what, state.whom())
+                        .seen(text(other), format!("{}, as most ranks", text(common)))
+                        .cure(format!("srun --export=ALL,{name}={}", common.as_deref().unwrap_or_default()))
+                },
+            )
         })
         .collect();
     findings.into()
@@ -150,7 +162,8 @@ pub(super) fn nic_set(states: &[State]) -> Outcome {
     if hosts.len() < 2 {
         return Outcome::NotRun("one host".into());
     }
-    let describe = |nic: &Nic| format!("{}:{} at {} Gb/s", nic.device, nic.port, nic.bytes_per_second * 8 / 1_000_000_000);
+    let describe =
+        |nic: &Nic| format!("{}:{} at {} Gb/s", nic.device, nic.port, nic.bytes_per_second * 8 / 1_000_000_000);
     let active = |nic: &&Nic| nic.state == PortState::Active && !nic.virtual_function;
     let set = |state: &State| state.facts.nics.iter().filter(active).map(describe).collect::<BTreeSet<_>>();
     let list = |names: &BTreeSet<String>| match names.is_empty() {
@@ -205,9 +218,14 @@ pub(super) fn clock(states: &[State]) -> Outcome {
     let middle = clocks[clocks.len() / 2];
     let far = hosts.iter().filter(|state| (state.system.clock - middle).abs() > CLOCK);
     let finding = |state: &&State| {
-        Finding::new("clock", Severity::Warning, "the host's clock is off, so logs cannot be read together", state.host())
-            .seen(format!("{:+.1} s", state.system.clock - middle), format!("within {CLOCK} s"))
-            .cure("systemctl restart chronyd (or systemd-timesyncd); chronyc tracking")
+        Finding::new(
+            "clock",
+            Severity::Warning,
+            "the host's clock is off, so logs cannot be read together",
+            state.host(),
+        )
+        .seen(format!("{:+.1} s", state.system.clock - middle), format!("within {CLOCK} s"))
+        .cure("systemctl restart chronyd (or systemd-timesyncd); chronyc tracking")
     };
     far.map(finding).collect::<Vec<_>>().into()
 }

@@ -22,8 +22,12 @@ fn at(state: &State, nic: &Nic) -> String {
 
 /// Device files and the library of its users.
 pub(super) fn uverbs(state: &State) -> Outcome {
-    if let Some(outcome) = no_device(state) {
-        return outcome;
+    if state.facts.nics.is_empty() {
+        let what = "no RDMA device: bytes between hosts go over TCP";
+        let finding = Finding::new("uverbs", Severity::Note, what, state.host())
+            .seen("nothing in /sys/class/infiniband", "a device, where speed between hosts matters")
+            .cure("with such a card: modprobe mlx5_ib (or its driver), apt install rdma-core; in docker --device=/dev/infiniband");
+        return Outcome::Found(vec![finding]);
     }
     let files: Vec<_> = state.system.device_files.iter().filter(|file| file.path.contains("uverbs")).collect();
     let mut findings = Vec::new();
@@ -178,10 +182,14 @@ pub(super) fn gpu_direct(state: &State) -> Outcome {
     }
     let finding = Finding::new("gpu-direct", Severity::Warning, "NICs cannot reach GPU memory", state.host())
         .seen(
-            format!("kernel {}, {} driver, nvidia_peermem not loaded", state.system.kernel, match open_driver {
-                true => "open",
-                false => "closed",
-            }),
+            format!(
+                "kernel {}, {} driver, nvidia_peermem not loaded",
+                state.system.kernel,
+                match open_driver {
+                    true => "open",
+                    false => "closed",
+                }
+            ),
             "kernel 5.12 or later with the open driver, or nvidia_peermem",
         )
         .cure("modprobe nvidia-peermem; without it bytes of GPUs go through host memory");
