@@ -11,6 +11,7 @@ mod env_command;
 mod failure;
 mod plain_file;
 mod refit;
+mod rules_option;
 mod run;
 mod topo;
 

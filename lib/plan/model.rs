@@ -94,3 +94,7 @@ fn rules_error(side: &'static str) -> impl Fn(RulesError) -> PlanError {
 fn spec_error(side: &'static str) -> impl Fn(ParallelError) -> PlanError {
     move |source| PlanError::Spec { side, source }
 }
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;
