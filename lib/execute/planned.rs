@@ -2,8 +2,8 @@
 //! alone: the longest way of any flow, who feeds whom, bytes of all ranks. Guarantee: the same on every rank; collective.
 
 use super::agree::{Agreement, chain, first_fault, gather};
+use super::budget::Staging;
 use super::prepare::reach;
-use super::staging::Staging;
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::{Manifest, Plan};

@@ -5,13 +5,13 @@
 use super::agree::Agreement;
 use super::bind::{count_runs, is_direct, is_repeated};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
+use super::budget::{Allowance, allowance};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
 use super::planned::Routes;
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
-use super::staging::{Allowance, allowance};
 use super::tensors::{LocalTensor, LocalTensors};
 use super::{ExecuteError, Side};
 use crate::base::Rank;

@@ -1,6 +1,7 @@
 //! A tensor's layout. In: shape, dtype, mesh, placements. Out: axis maps per dimension and rank. Guarantee: see
 //! the module head; construction checks everything, accessors cannot fail.
 
+use super::value::LayoutValue;
 use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 /// How a tensor lies on a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "LayoutValue", into = "LayoutValue")]
 pub struct Layout {
     shape: Vec<u64>,
     dtype: Dtype,
@@ -133,6 +135,11 @@ impl Layout {
     /// Mesh.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
+    }
+
+    /// The mesh, which layouts share.
+    pub(super) fn shared_mesh(&self) -> Arc<Mesh> {
+        self.mesh.clone()
     }
 
     /// One placement per mesh axis.

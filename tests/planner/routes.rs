@@ -64,7 +64,7 @@ proptest! {
 
 /// Everything has a source: all elements that ranks have are written, the rest of what belongs to tensors is padding.
 fn coverage(case: &Case) -> Coverage {
-    let mut coverage = Coverage { written: 0, without_source: 0, padding: 0 };
+    let mut coverage = Coverage::default();
     for layout in case.manifest.tensors().iter().map(|tensor| &tensor.destination) {
         for what in layout.mesh().ranks().flat_map(|rank| oracle::uses(layout, rank).unwrap()) {
             match what {
