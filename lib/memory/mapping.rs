@@ -70,7 +70,11 @@ impl Drop for Mapping {
 
 /// # Safety
 /// A range at `address` must be memory that the caller owns and that nothing uses.
-unsafe fn map(file: Option<&File>, address: Option<NonZeroUsize>, bytes: NonZeroUsize) -> Result<NonNull<c_void>, Errno> {
+unsafe fn map(
+    file: Option<&File>,
+    address: Option<NonZeroUsize>,
+    bytes: NonZeroUsize,
+) -> Result<NonNull<c_void>, Errno> {
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let fixed = if address.is_some() { MapFlags::MAP_FIXED } else { MapFlags::empty() };
     match file {
@@ -86,7 +90,9 @@ fn aligned(file: Option<&File>, bytes: NonZeroUsize, alignment: usize) -> Result
     let whole = bytes.get().checked_next_multiple_of(page()).and_then(NonZeroUsize::new).ok_or(Errno::ENOMEM)?;
     let reserved = whole.checked_add(alignment).ok_or(Errno::ENOMEM)?;
     // SAFETY: without an address the kernel takes memory that nothing else uses.
-    let range = unsafe { mmap_anonymous(None, reserved, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE)? };
+    let range = unsafe {
+        mmap_anonymous(None, reserved, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE)?
+    };
     let before = range.as_ptr().cast::<u8>().align_offset(alignment);
     let release = |first: usize, count: usize| {
         let start = range.as_ptr().wrapping_byte_add(first);

@@ -247,8 +247,7 @@ impl Cutter<'_> {
     fn add_blocks(&mut self, part: Series, loops: &[CopyDimension]) {
         self.blocks.add_piece(part.from, part.to, loops, part.run);
         for index in self.blocks.cut_last(BLOCK) {
-            let step =
-                Step::Block { source: part.source, destination: part.destination, index: index as u32 };
+            let step = Step::Block { source: part.source, destination: part.destination, index: index as u32 };
             self.placed.push(Placed { source: part.source, from: self.blocks.source_of(index), step });
         }
     }
