@@ -98,7 +98,7 @@ impl SharedMemory {
     }
 
     /// A segment in huge pages that the administrator reserved.
-    fn create_reserved(id: SegmentId, name: &str, bytes: u64) -> Result<Self, MemoryError> {
+    pub(super) fn create_reserved(id: SegmentId, name: &str, bytes: u64) -> Result<Self, MemoryError> {
         let failed = |operation, source| MemoryError::Create { name: name.to_string(), bytes, operation, source };
         let page = pages::reserved_size().ok_or_else(|| failed("reading /proc/meminfo", Errno::ENOTSUP))?;
         if bytes < page {

@@ -55,7 +55,7 @@ struct Series {
 }
 
 /// A step with the place that it begins at.
-struct Placed {
+struct At {
     source: u32,
     from: u64,
     step: Step,
@@ -115,7 +115,7 @@ impl Scatter {
     }
 
     /// Makes a step of series, sorted by source, that are parts of the same rows.
-    fn group(&mut self, series: &[Series], placed: &mut Vec<Placed>) {
+    fn group(&mut self, series: &[Series], placed: &mut Vec<At>) {
         let mut rest = series;
         while let Some(&first) = rest.first() {
             let count = rest.iter().take_while(|next| next.shares_rows(&first)).count().max(1);
@@ -129,7 +129,7 @@ impl Scatter {
             let rows = Rows { count: first.count as usize, step: first.step.0 as usize };
             let bytes = group.iter().map(|part| part.run * part.count).sum();
             let step = Step::Lanes { from, rows, lanes: begin..self.lanes.len() as u32, whole, bytes };
-            placed.push(Placed { source: first.source, from: first.from, step });
+            placed.push(At { source: first.source, from: first.from, step });
         }
     }
 }
@@ -188,7 +188,7 @@ struct Cutter<'a> {
     spans: &'a [Span],
     series: Vec<Series>,
     blocks: CopyTable,
-    placed: Vec<Placed>,
+    placed: Vec<At>,
 }
 
 impl Cutter<'_> {
@@ -248,7 +248,7 @@ impl Cutter<'_> {
         self.blocks.add_piece(part.from, part.to, loops, part.run);
         for index in self.blocks.cut_last(BLOCK) {
             let step = Step::Block { source: part.source, destination: part.destination, index: index as u32 };
-            self.placed.push(Placed { source: part.source, from: self.blocks.source_of(index), step });
+            self.placed.push(At { source: part.source, from: self.blocks.source_of(index), step });
         }
     }
 }
@@ -278,3 +278,7 @@ fn cut_rows(mut series: Vec<Series>) -> Vec<Series> {
     cut.sort_by_key(|part| (part.source, part.from, part.count));
     cut
 }
+
+#[cfg(test)]
+#[path = "scatter_tests.rs"]
+mod tests;
