@@ -1,5 +1,5 @@
-//! Tables of what this rank copies into others' tensors. In: program, exports. Out: [`Feeds`]. Guarantee: blocks are
-//! sorted by where they lie in this rank's source, so that one sweep reads every line once.
+//! Tables of what this rank copies into others' tensors. In: program, exports. Out: [`Feeds`]. Guarantee: what this
+//! rank copies alone is sorted by where it lies in its source, so that one sweep reads every line once.
 
 use super::super::ExecuteError;
 use super::super::Side;

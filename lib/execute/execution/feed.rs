@@ -2,8 +2,8 @@
 //! copy into its. Out: copied bytes, counted per receiver. Guarantee: nothing is written before the receiver has
 //! started this epoch; every chunk is copied once, by one end.
 //!
-//! With as many senders as cores, senders copy alone and receivers sleep: the source is swept once, block by block,
-//! and every block feeds all its receivers while it is in the cache. With fewer senders than cores receivers copy
+//! With as many senders as cores, senders copy alone and receivers sleep: the source is read once, in its order, and
+//! every part of it goes to its receivers at once. With fewer senders than cores receivers copy
 //! along: the sender takes chunks from the front, the receiver from the back.
 
 use super::super::ExecuteError;
@@ -120,7 +120,7 @@ impl Execution {
         Ok(started == u64::from(self.epoch))
     }
 
-    /// Copies the next blocks of the sweep, once every receiver has started.
+    /// Takes the next steps of the sweep, once every receiver has started.
     fn sweep(&mut self) -> Result<bool, ExecuteError> {
         if self.bound.feeds.swept {
             return Ok(false);
