@@ -69,7 +69,7 @@ pub(super) fn state() -> Result<State, Failure> {
         rank: None,
         ranks: 1,
         host_token: rank.host_token,
-        gpu: rank.seat.map(|seat| seat.gpu.to_string()),
+        gpu: None,
         facts: discover::this_host().map_err(|error| Failure::new(BAD_INPUT, error))?,
         system: system(Path::new("/")),
     })

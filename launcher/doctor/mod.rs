@@ -91,6 +91,7 @@ fn in_job(state: State, arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn examine(world: &Communicator, mut state: State, arguments: &Arguments) -> Result<u8, DoctorError> {
     state.rank = Some(world.rank().0);
     state.ranks = world.size() as u32;
+    state.gpu = world.topology().gpu(world.rank()).map(|gpu| gpu.to_string());
     world.barrier(Communicator::default_deadline()?)?;
     state.system.clock = collect::clock();
     let encoded = serde_json::to_vec(&state).map_err(DoctorError::Encode)?;

@@ -7,8 +7,8 @@
 
 use super::path::{PathKind, Paths};
 use super::select::{LeftOut, NicChoice, usable};
-use crate::topology::facts::HostFacts;
-use std::collections::BTreeMap;
+use crate::topology::facts::{Gpu, HostFacts};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// NICs of the GPUs of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,14 +37,16 @@ impl Pairing {
 /// Pairs the GPUs of a host with its NICs.
 pub fn pair(facts: &HostFacts, choice: &NicChoice) -> Pairing {
     let (nics, left_out) = usable(facts, choice);
-    let mut gpus: Vec<usize> = (0..facts.gpus.len()).collect();
-    gpus.sort_by_key(|&gpu| facts.gpus[gpu].pci);
+    let present = present(facts);
+    let mut gpus: Vec<usize> = (0..present.len()).collect();
+    gpus.sort_by_key(|&gpu| present[gpu].pci);
     let paths = Paths::new(facts);
     let kinds = gpus.iter().map(|&gpu| {
-        let to = |&nic: &usize| (nic, paths.gpu_to_nic(&facts.gpus[gpu], &facts.nics[nic]).kind);
+        let to = |&nic: &usize| (nic, paths.gpu_to_nic(&present[gpu], &facts.nics[nic]).kind);
         (gpu, nics.iter().map(to).collect())
     });
-    let mut table = Table { facts, kinds: kinds.collect(), gpus, free: nics, nics_of_gpu: BTreeMap::new() };
+    let kinds = kinds.collect();
+    let mut table = Table { facts, present: &present, kinds, gpus, free: nics.clone(), nics_of_gpu: BTreeMap::new() };
     table.beside(PathKind::Switch);
     table.beside(PathKind::Switches);
     if table.nics_of_gpu.is_empty() {
@@ -55,20 +57,34 @@ pub fn pair(facts: &HostFacts, choice: &NicChoice) -> Pairing {
     }
     table.share();
     let mut pairing = Pairing { nics_of_gpu: vec![Vec::new(); facts.gpus.len()], left_out };
-    for (&gpu, nics) in &table.nics_of_gpu {
+    for (&gpu, nics) in table.nics_of_gpu.iter().filter(|(gpu, _)| **gpu < facts.gpus.len()) {
         pairing.nics_of_gpu[gpu] = nics.clone();
         let kinds = &table.kinds[&gpu];
         pairing.nics_of_gpu[gpu].sort_by_key(|nic| (kinds[nic], *nic));
     }
-    let unused = if facts.gpus.is_empty() { LeftOut::NoGpu } else { LeftOut::Far };
+    let unused = if present.is_empty() { LeftOut::NoGpu } else { LeftOut::Far };
     pairing.left_out.extend(table.free.iter().map(|&nic| (nic, unused)));
+    let used = pairing.used();
+    let others = nics.iter().filter(|nic| !used.contains(nic) && !table.free.contains(nic));
+    pairing.left_out.extend(others.map(|&nic| (nic, LeftOut::HiddenGpu)));
     pairing.left_out.sort_unstable();
     pairing
+}
+
+/// The GPUs of the facts, then those that are hidden from this process: their NICs are theirs all the same.
+fn present(facts: &HostFacts) -> Vec<Gpu> {
+    let hidden = facts.limits.hidden_gpus.iter().map(|&address| Gpu {
+        numa: facts.pci_device(address).and_then(|device| device.numa),
+        c2c: facts.gpus.first().and_then(|gpu| gpu.c2c),
+        ..Gpu::at(address)
+    });
+    facts.gpus.iter().cloned().chain(hidden).collect()
 }
 
 /// A pairing that is being made.
 struct Table<'a> {
     facts: &'a HostFacts,
+    present: &'a [Gpu],
     /// In the order of their places on PCI.
     gpus: Vec<usize>,
     /// NICs that no GPU has, in the order of their places on PCI.
@@ -94,10 +110,10 @@ impl Table<'_> {
     }
 
     fn by_node(&mut self) {
-        let nodes: std::collections::BTreeSet<u32> = self.facts.gpus.iter().filter_map(|gpu| gpu.numa).collect();
+        let (facts, present) = (self.facts, self.present);
+        let nodes: BTreeSet<u32> = present.iter().filter_map(|gpu| gpu.numa).collect();
         for node in nodes {
-            let facts = self.facts;
-            self.deal(|gpu| facts.gpus[gpu].numa == Some(node), |nic| facts.nics[nic].numa == Some(node));
+            self.deal(|gpu| present[gpu].numa == Some(node), |nic| facts.nics[nic].numa == Some(node));
         }
     }
 
@@ -130,7 +146,7 @@ impl Table<'_> {
         }
         for (node, nics) in rest {
             let gpus: Vec<usize> =
-                self.gpus.iter().copied().filter(|&gpu| self.facts.gpus[gpu].numa == Some(node)).collect();
+                self.gpus.iter().copied().filter(|&gpu| self.present[gpu].numa == Some(node)).collect();
             if gpus.is_empty() || nics.len() % gpus.len() != 0 {
                 continue;
             }

@@ -24,6 +24,8 @@ pub enum LeftOut {
     OtherRate,
     /// Beside no GPU, where other NICs are.
     Far,
+    /// Serves a GPU that is hidden from this process.
+    HiddenGpu,
     /// No GPU to serve.
     NoGpu,
 }
@@ -38,6 +40,7 @@ impl fmt::Display for LeftOut {
             Self::OtherLinkLayer => "another link layer than the NICs beside it: front end",
             Self::OtherRate => "another rate than the NICs beside it: front end",
             Self::Far => "beside no GPU, while other NICs are",
+            Self::HiddenGpu => "it serves a GPU that is hidden from this process",
             Self::NoGpu => "no GPU",
         })
     }

@@ -51,8 +51,8 @@ pub(super) fn read(document: &Document<'_>) -> Result<HostFacts, FileError> {
     if host.numa_nodes.is_empty() && host.cores.is_empty() {
         return Err(FileError::Missing { missing: "object of type NUMANode or Core" });
     }
-    nvlinks(&mut host, document, &addresses);
     finish(&mut host);
+    nvlinks(&mut host, document, &addresses);
     Ok(host)
 }
 
