@@ -5,6 +5,7 @@ use crate::bootstrap::{BootstrapError, Cause};
 use crate::execute::ExecuteError;
 use crate::memory::MemoryError;
 use crate::route::PlanFileError;
+use crate::topology::discover::DiscoverError;
 use crate::topology::{InterfaceError, TopologyError};
 use crate::transport::TransportError;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub enum CommError {
     /// Ranks state contradictory places.
     #[error("topology")]
     Topology(#[from] TopologyError),
+    /// The topology file that stands for this host.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
     /// A transfer.
     #[error(transparent)]
     Execute(#[from] ExecuteError),

@@ -8,6 +8,7 @@
 //! state machine, `engine` runs it under whoever waits, `request` is the handle.
 
 mod agree;
+mod alarm;
 mod attach;
 mod bind;
 mod board;

@@ -7,7 +7,7 @@ mod feed;
 mod receive;
 mod send;
 
-pub(super) use feed::{FeedPiece, Feeds, Receiver, Sender};
+pub(super) use feed::{Feeds, Receiver, Sender};
 
 pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
 
