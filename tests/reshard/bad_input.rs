@@ -289,9 +289,7 @@ fn another_route_on_one_rank() {
     assert_eq!(texts.len(), 3);
     for text in &texts {
         assert_eq!(text, &texts[0]);
-        for part in
-            ["rank 2 and rank 0 run with different route", "flat on rank 2", "hierarchical on rank 0"]
-        {
+        for part in ["rank 2 and rank 0 run with different route", "flat on rank 2", "hierarchical on rank 0"] {
             assert!(text.contains(part), "{text}");
         }
     }
