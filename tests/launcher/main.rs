@@ -9,3 +9,4 @@ mod output;
 mod settings;
 mod signals;
 mod starting;
+mod topology;
