@@ -4,6 +4,7 @@ use crate::base::{Rank, env::EnvError};
 use crate::bootstrap::{BootstrapError, Cause};
 use crate::execute::ExecuteError;
 use crate::memory::MemoryError;
+use crate::route::PlanFileError;
 use crate::topology::discover::DiscoverError;
 use crate::topology::{InterfaceError, TopologyError};
 use crate::transport::TransportError;
@@ -44,6 +45,9 @@ pub enum CommError {
         #[source]
         source: postcard::Error,
     },
+    /// A saved plan that cannot be used here.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
     /// The network interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),

@@ -2,12 +2,13 @@
 //! [`LinkBytes`], a [`Bound`], the predicted time. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6
 //! generalised to the most loaded link, full duplex.
 
-use super::Flow;
+use super::{Flow, LocalFlow};
 use crate::base::Rank;
 use crate::topology::{Machine, Topology};
+use serde::{Deserialize, Serialize};
 
 /// Bytes of one rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankTraffic {
     /// Sent to other domains.
     pub network_sent: u64,
@@ -47,7 +48,32 @@ pub fn traffic(flows: &[Flow], topology: &Topology) -> Traffic {
     traffic
 }
 
+/// Counts the bytes of one rank in the flows that pass it.
+pub fn traffic_of(flows: &[LocalFlow], topology: &Topology, rank: Rank) -> RankTraffic {
+    let mut counted = RankTraffic::default();
+    let inside = |other: Rank| topology.domain(other) == topology.domain(rank);
+    for flow in flows {
+        for child in &flow.place.children {
+            *(if inside(child.rank) { &mut counted.local_sent } else { &mut counted.network_sent }) += flow.bytes;
+        }
+        if let Some(parent) = &flow.place.parent {
+            *(if inside(parent.rank) { &mut counted.local_received } else { &mut counted.network_received }) +=
+                flow.bytes;
+        }
+    }
+    counted
+}
+
 impl Traffic {
+    /// Puts the counts of all ranks together.
+    pub fn of_ranks(ranks: Vec<RankTraffic>, topology: &Topology) -> Self {
+        let mut ingress_per_domain = vec![0; topology.domain_count()];
+        for (rank, counted) in ranks.iter().enumerate() {
+            ingress_per_domain[topology.domain(Rank(rank as u32)).index()] += counted.network_received;
+        }
+        Self { inter_domain_bytes: ingress_per_domain.iter().sum(), ingress_per_domain, ranks }
+    }
+
     fn add(&mut self, from: Rank, to: Rank, bytes: u64, topology: &Topology) {
         if topology.domain(from) == topology.domain(to) {
             self.ranks[from.index()].local_sent += bytes;

@@ -1,6 +1,7 @@
 //! World > domain > node > rank. In: facts of all ranks. Out: [`Topology`]. Guarantee: pure, deterministic;
 //! domain and node ids count up in rank order.
 
+use super::PciAddress;
 use super::RankFacts;
 use super::cluster::{NicSeat, Seat, merge_rails};
 use crate::base::{DomainId, NodeId, Rank};
@@ -163,6 +164,11 @@ impl Topology {
     /// NICs of `rank`, nearest first; none where nobody told.
     pub fn nics(&self, rank: Rank) -> &[NicSeat] {
         self.seats.get(rank.index()).map_or(&[], |seat| &seat.nics)
+    }
+
+    /// GPU of `rank`, by its PCI address; `None` for a rank without one.
+    pub fn gpu(&self, rank: Rank) -> Option<PciAddress> {
+        self.seats.get(rank.index())?.gpu
     }
 
     /// Rail of the first NIC of `rank`.
