@@ -8,7 +8,7 @@ use crossmesh::topology::cluster::{Node, Paths, nvlink_rate_of};
 use std::fmt::Write;
 
 /// Device boxes, in pixels.
-const WIDTH: usize = 92;
+const WIDTH: usize = 116;
 const HEIGHT: usize = 44;
 /// Space between boxes, and of text above them.
 const GAP: usize = 10;
@@ -81,7 +81,7 @@ fn draw_node(text: &mut String, node: &Node, (x, y): (usize, usize), (width, hei
         rectangle(text, (middle - WIDTH / 2, nics), (WIDTH, HEIGHT), fill);
         label_at(text, middle, nics + 18, "middle", &nic.device);
         let use_of =
-            rail.map_or("not used".to_string(), |rail| format!("rail {rail}, {}", gigabytes(nic.bytes_per_second)));
+            rail.map_or("not used".to_string(), |rail| format!("rail {rail}, {} GB/s", gigabytes(nic.bytes_per_second)));
         label_at(text, middle, nics + 34, "middle", &use_of);
     }
 }
