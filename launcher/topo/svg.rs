@@ -80,8 +80,8 @@ fn draw_node(text: &mut String, node: &Node, (x, y): (usize, usize), (width, hei
         let fill = if rail.is_some() { "#ffffff" } else { "#dddddd" };
         rectangle(text, (middle - WIDTH / 2, nics), (WIDTH, HEIGHT), fill);
         label_at(text, middle, nics + 18, "middle", &nic.device);
-        let use_of =
-            rail.map_or("not used".to_string(), |rail| format!("rail {rail}, {} GB/s", gigabytes(nic.bytes_per_second)));
+        let use_of = rail
+            .map_or("not used".to_string(), |rail| format!("rail {rail}, {} GB/s", gigabytes(nic.bytes_per_second)));
         label_at(text, middle, nics + 34, "middle", &use_of);
     }
 }
