@@ -11,6 +11,7 @@ mod directory;
 pub(crate) mod error;
 mod mapping;
 mod pages;
+pub mod policy;
 pub mod process;
 pub mod server;
 pub mod shared;
