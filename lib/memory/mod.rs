@@ -7,6 +7,7 @@ mod bell;
 pub mod buffer;
 pub mod client;
 pub mod copy;
+pub mod device;
 mod directory;
 pub(crate) mod error;
 pub mod process;
@@ -22,6 +23,6 @@ pub use buffer::{Buffer, MemoryKind, ReadGuard, ReadHold, WriteGuard, WriteHold}
 pub use client::{Lifeline, PeerSegments};
 pub use error::MemoryError;
 pub use process::ProcessMemory;
-pub use server::SegmentServer;
+pub use server::{Published, SegmentServer};
 pub use shared::{SegmentId, SharedMemory};
 pub use span::Span;

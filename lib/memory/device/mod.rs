@@ -1,0 +1,32 @@
+//! GPUs: devices, their memory, streams and kernels.
+//!
+//! In: numbers of devices, pointers of the caller, handles of peers. Out: mapped memory, copies, launches. Guarantee: the
+//! driver and the run-time compiler are loaded when first asked for, and a missing one is an error; no CUDA is needed to
+//! build; every unsafe call of the driver stands in this folder.
+
+mod allocation;
+mod cache;
+mod device;
+mod driver;
+mod error;
+mod graph;
+mod inspect;
+mod kernels;
+mod nvrtc;
+pub mod params;
+mod share;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use allocation::DeviceMemory;
+pub use cache::machine_code;
+pub use device::{Device, DeviceProperties};
+pub use driver::Driver;
+pub use error::DeviceError;
+pub use graph::{Capture, Graph};
+pub use inspect::{Inspected, Origin, inspect};
+pub use kernels::{KERNELS, Kernels, PACK_WARPS};
+pub use nvrtc::{Compiled, Compiler};
+pub use share::{PeerMemory, SharedBuffer, SharedHandle, share};
+pub use stream::{Event, Pinned, Stream, Strided};
