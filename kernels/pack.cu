@@ -20,56 +20,68 @@ __device__ __forceinline__ uint4 load_once(const uint4 *address) {
   return load_weak_once_128(address);
 }
 
-// Where a warp's rows begin on one side, and how far apart they are.
-struct Rows {
+// One side of a unit: where its first plane begins, and its steps.
+struct Side {
   u64 start;
-  u64 step;
+  u64 row;
+  u64 plane;
 };
 
-// One warp moves `rows` rows of `run` bytes: loads of UNROLL words are under way before the first is stored. A call, so
-// that the widths share the kernel's registers.
+// Offset of word `at` of a unit on one side.
+__device__ __forceinline__ u64 offset_of(const Side &side, u32 row, u32 plane, u32 column) {
+  return plane * side.plane + row * side.row + column;
+}
+
+// One warp moves rows first..first+rows of `run` bytes, `in_plane` of them in a plane: loads of UNROLL words are under
+// way before the first is stored. A call, so that the widths share the kernel's registers.
 template <typename Word>
-__device__ __noinline__ void move_rows(Rows source, Rows destination, u32 run, u32 rows) {
+__device__ __noinline__ void move_rows(Side source, Side destination, u32 run, u32 first, u32 rows, u32 in_plane) {
   const u32 width = sizeof(Word);
   u32 in_row = run / width;
   u32 count = in_row * rows;
+  bool one_plane = first + rows <= in_plane;
   for (u32 base = threadIdx.x % WARP; base < count; base += WARP * UNROLL) {
     Word words[UNROLL];
 #pragma unroll
     for (u32 step = 0; step < UNROLL; ++step) {
       u32 at = base + step * WARP;
       u32 row = rows == 1 ? 0 : at / in_row;
+      u32 column = (at - row * in_row) * width;
+      u32 plane = one_plane ? 0 : (first + row) / in_plane;
       if (at < count) {
-        words[step] = load_once((const Word *)(source.start + row * source.step + (u64)(at - row * in_row) * width));
+        words[step] = load_once((const Word *)(source.start + offset_of(source, first + row - plane * in_plane, plane, column)));
       }
     }
 #pragma unroll
     for (u32 step = 0; step < UNROLL; ++step) {
       u32 at = base + step * WARP;
       u32 row = rows == 1 ? 0 : at / in_row;
+      u32 column = (at - row * in_row) * width;
+      u32 plane = one_plane ? 0 : (first + row) / in_plane;
       if (at < count) {
-        *(Word *)(destination.start + row * destination.step + (u64)(at - row * in_row) * width) = words[step];
+        *(Word *)(destination.start + offset_of(destination, first + row - plane * in_plane, plane, column)) = words[step];
       }
     }
   }
 }
 
 __device__ __forceinline__ void move_unit(const Piece &piece, const Unit &unit) {
-  Rows source = {piece.source + unit.plane * piece.source_plane + unit.first * piece.source_row, piece.source_row};
-  Rows destination = {
-      piece.destination + unit.plane * piece.destination_plane + unit.first * piece.destination_row,
-      piece.destination_row};
+  u32 plane = unit.first / piece.rows;
+  u32 first = unit.first - plane * piece.rows;
+  Side source = {piece.source + plane * piece.source_plane, piece.source_row, piece.source_plane};
+  Side destination = {piece.destination + plane * piece.destination_plane, piece.destination_row,
+                      piece.destination_plane};
   switch (piece.width) {
     case 16:
-      return move_rows<uint4>(source, destination, piece.run, unit.rows);
+      return move_rows<uint4>(source, destination, piece.run, first, unit.rows, piece.rows);
     case 8:
-      return move_rows<u64>(source, destination, piece.run, unit.rows);
+      return move_rows<u64>(source, destination, piece.run, first, unit.rows, piece.rows);
     case 4:
-      return move_rows<u32>(source, destination, piece.run, unit.rows);
+      return move_rows<u32>(source, destination, piece.run, first, unit.rows, piece.rows);
     case 2:
-      return move_rows<unsigned short>(source, destination, piece.run, unit.rows);
+      return move_rows<unsigned short>(source, destination, piece.run, first, unit.rows, piece.rows);
     default:
-      return move_rows<unsigned char>(source, destination, piece.run, unit.rows);
+      return move_rows<unsigned char>(source, destination, piece.run, first, unit.rows, piece.rows);
   }
 }
 

@@ -20,7 +20,8 @@ static const u32 PHASE_AWAIT = 2;  // wait until all tensors that this rank read
 static const u32 PHASE_MOVE = 4;   // move units
 static const u32 PHASE_CLOSE = 8;  // tell that reading is over, wait until nobody reads here
 
-// Rows of `run` bytes, in planes; steps in bytes. `width` divides addresses, steps and run: 16, 8, 4, 2 or 1.
+// Rows of `run` bytes, `rows` of them in a plane; steps in bytes. `width` divides addresses, steps and run: 16, 8, 4, 2
+// or 1.
 struct Piece {
   u64 source;
   u64 destination;
@@ -30,13 +31,14 @@ struct Piece {
   u64 destination_plane;
   u32 run;
   u32 width;
+  u32 rows;
+  u32 unused;
 };
 
-// Rows first..first+rows of a plane of a piece: what a warp moves at a time, in this order on every rank. It is moved
-// once word `gate` of the board has the epoch; the last unit of `report` tells others.
+// Rows first..first+rows of a piece, counted through its planes: what a warp moves at a time, in this order on every
+// rank. It is moved once word `gate` of the board has the epoch; the last unit of `report` tells others.
 struct Unit {
   u32 piece;
-  u32 plane;
   u32 first;
   u32 rows;
   u32 gate;
@@ -115,8 +117,8 @@ struct OrderedWrites {
   u32 writes;  // 1: this end writes, 0: it reads
 };
 
-static_assert(sizeof(Piece) == 56, "Piece");
-static_assert(sizeof(Unit) == 24, "Unit");
+static_assert(sizeof(Piece) == 64, "Piece");
+static_assert(sizeof(Unit) == 20, "Unit");
 static_assert(sizeof(Report) == 16, "Report");
 static_assert(sizeof(Verdict) == 32, "Verdict");
 static_assert(sizeof(Start) == 104, "Start");

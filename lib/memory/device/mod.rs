@@ -12,10 +12,12 @@ mod error;
 mod graph;
 mod inspect;
 mod kernels;
+mod moves;
 mod nvrtc;
 pub mod params;
 mod share;
 mod stream;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +29,8 @@ pub use error::DeviceError;
 pub use graph::{Capture, Graph};
 pub use inspect::{Inspected, Origin, inspect};
 pub use kernels::{KERNELS, Kernels, PACK_WARPS};
+pub use moves::{ENGINE_FROM, EngineCopy, Mover, Moves, Place, Work};
 pub use nvrtc::{Compiled, Compiler};
 pub use share::{PeerMemory, SharedBuffer, SharedHandle, share};
 pub use stream::{Event, Pinned, Stream, Strided};
+pub use table::{DeviceSpan, Flags, MoveTable};

@@ -5,6 +5,7 @@ use super::error::DeviceError;
 use crate::base::env;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
 use std::sync::OnceLock;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
@@ -44,6 +45,15 @@ pub struct Compiler {
     error: ErrorString,
     version: (i32, i32),
     _library: Library,
+    _builtins: Option<Library>,
+}
+
+/// The compiler opens this library by its name alone; a loaded one of that name is taken, wherever it came from.
+fn builtins(compiler: &str, major: i32, minor: i32) -> Option<Library> {
+    let beside = Path::new(compiler).parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let path = beside.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+    // SAFETY: a library of data that belongs to the compiler, from the folder that the user chose.
+    unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }.ok()
 }
 
 /// A kernel's machine code.
@@ -86,6 +96,7 @@ impl Compiler {
         // SAFETY: both pointers are to live integers.
         let _ = unsafe { version(&mut major, &mut minor) };
         Ok(Self {
+            _builtins: builtins(path, major, minor),
             create: symbol(&library, path, "nvrtcCreateProgram")?,
             compile: symbol(&library, path, "nvrtcCompileProgram")?,
             code_size: symbol(&library, path, "nvrtcGetCUBINSize")?,

@@ -35,16 +35,17 @@ pub struct Piece {
     pub run: u32,
     /// Bytes of an access, which divide addresses, steps and run.
     pub width: u32,
+    /// Rows of a plane.
+    pub rows: u32,
+    pub(super) unused: u32,
 }
 
-/// Rows `first..first + rows` of a plane of a piece.
+/// Rows `first..first + rows` of a piece, counted through its planes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Unit {
     /// Piece.
     pub piece: u32,
-    /// Plane.
-    pub plane: u32,
     /// First row.
     pub first: u32,
     /// Number of rows.
@@ -185,8 +186,8 @@ pub struct OrderedWrites {
     pub writes: u32,
 }
 
-const _: () = assert!(size_of::<Piece>() == 56);
-const _: () = assert!(size_of::<Unit>() == 24);
+const _: () = assert!(size_of::<Piece>() == 64);
+const _: () = assert!(size_of::<Unit>() == 20);
 const _: () = assert!(size_of::<Report>() == 16);
 const _: () = assert!(size_of::<Verdict>() == 32);
 const _: () = assert!(size_of::<Start>() == 104);
