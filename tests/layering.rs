@@ -29,7 +29,7 @@ const ORDER: [&str; 11] = [
 const PACKAGES: [&str; 3] = ["lib/bootstrap-mpi/", "lib/capi/", "lib/python/"];
 /// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, the process's environment (to erase
 /// a key from it), a process between fork and exec, or the allocator that a test counts with.
-const UNSAFE: [&str; 10] = [
+const UNSAFE: [&str; 11] = [
     "lib/memory/",
     "lib/transport/",
     "lib/bootstrap/mpi",
@@ -39,6 +39,7 @@ const UNSAFE: [&str; 10] = [
     "launcher/checkpoint/mapped",
     "launcher/run/agent",
     "netplugin/",
+    "tests/gpu/",
     "tests/reshard/allocations",
 ];
 /// The one file that reads the project's environment variables.

@@ -2,7 +2,7 @@
 //! Out: what the ranks decide together (chunk size, who can be read). Guarantee: every rank returns the same
 //! verdict; a difference is named by rank, tensor, field and both values.
 
-use super::tensors::LocalTensors;
+use super::tensors::{LocalTensors, MemoryOf};
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::Manifest;
@@ -20,6 +20,7 @@ struct Hello {
     /// What is wrong with its manifest or buffers.
     fault: Option<String>,
     all_shared: bool,
+    memory: MemoryOf,
     staging_left: u64,
     chunk: u64,
     cores: u32,
@@ -30,6 +31,8 @@ struct Hello {
 pub(super) struct Agreement {
     /// Per rank, whether all its buffers are shared.
     pub(super) all_shared: Vec<bool>,
+    /// Per rank, where its tensors are.
+    pub(super) memory: Vec<MemoryOf>,
     /// Least staging that any rank has left, and which rank.
     pub(super) staging_left: (u64, Rank),
     /// Smallest chunk that any rank asked for.
@@ -67,6 +70,7 @@ pub(super) fn agree(
         unreadable: settings.as_ref().err().map(|error| chain(error)),
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
+        memory: local.as_ref().map_or(MemoryOf::None, LocalTensors::memory),
         staging_left: group.staging.left(),
         chunk,
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
@@ -83,6 +87,7 @@ pub(super) fn agree(
     let staging_left = least.map_or((0, group.rank), |(rank, hello)| (hello.staging_left, Rank(rank as u32)));
     let agreement = Agreement {
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
+        memory: hellos.iter().map(|hello| hello.memory).collect(),
         staging_left,
         chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
         cores: hellos.iter().map(|hello| hello.cores).min().unwrap_or(1),

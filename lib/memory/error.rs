@@ -56,6 +56,14 @@ pub enum MemoryError {
         /// What it must be a multiple of.
         alignment: u64,
     },
+    /// Memory of a GPU, which the host cannot read or write.
+    #[error("the buffer of {bytes} bytes is on device {device}; copy it to the host to read or write it there")]
+    OnDevice {
+        /// Size of the buffer.
+        bytes: u64,
+        /// The device.
+        device: u32,
+    },
     /// Memory that an active transfer uses.
     #[error(
         "the buffer of {bytes} bytes is in use by an active transfer that {transfer} it; wait for the transfer before {wanted} it"

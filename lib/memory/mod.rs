@@ -21,6 +21,7 @@ mod wire;
 pub use bell::Bell;
 pub use buffer::{Buffer, MemoryKind, ReadGuard, ReadHold, WriteGuard, WriteHold};
 pub use client::{Lifeline, PeerSegments};
+pub use device::DeviceError;
 pub use error::MemoryError;
 pub use process::ProcessMemory;
 pub use server::{Published, SegmentServer};

@@ -36,6 +36,24 @@ fn machine_code_in(folder: Option<&Path>, kernel: &str, architecture: &str) -> R
     Ok(compiled.code)
 }
 
+/// Small results that are kept beside the kernels, under the same rules.
+pub mod kept {
+    use super::{folder, read as read_file, write as write_file};
+
+    /// What was kept as `name`.
+    pub fn read(name: &str) -> Option<Vec<u8>> {
+        read_file(&folder()?.join(name))
+    }
+
+    /// Keeps `bytes` as `name`; where that is not possible, a warning says so.
+    pub fn write(name: &str, bytes: &[u8]) {
+        let Some(folder) = folder() else { return };
+        if let Err(error) = write_file(&folder, &folder.join(name), bytes) {
+            log::warn!("{name} is not kept: {}: {error}; set CROSSMESH_CACHE", folder.display());
+        }
+    }
+}
+
 /// `CROSSMESH_CACHE`, else `crossmesh` in the user's cache folder.
 fn folder() -> Option<PathBuf> {
     let home = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -6,12 +6,14 @@
 
 mod allocation;
 mod cache;
+mod contents;
 mod device;
 mod driver;
 mod error;
 mod graph;
 mod inspect;
 mod kernels;
+mod link;
 mod moves;
 mod nvrtc;
 pub mod params;
@@ -22,15 +24,17 @@ mod table;
 mod tests;
 
 pub use allocation::DeviceMemory;
-pub use cache::machine_code;
+pub use cache::{kept, machine_code};
+pub use contents::{Contents, DeviceBox};
 pub use device::{Device, DeviceProperties};
 pub use driver::Driver;
 pub use error::DeviceError;
 pub use graph::{Capture, Graph};
 pub use inspect::{Inspected, Origin, inspect};
 pub use kernels::{KERNELS, Kernels, PACK_WARPS};
+pub use link::LinkEnd;
 pub use moves::{ENGINE_FROM, EngineCopy, Mover, Moves, Place, Work};
 pub use nvrtc::{Compiled, Compiler};
 pub use share::{PeerMemory, SharedBuffer, SharedHandle, share};
 pub use stream::{Event, Pinned, Stream, Strided};
-pub use table::{DeviceSpan, Flags, MoveTable};
+pub use table::{DeviceSpan, EngineTable, Flags, MoveTable};

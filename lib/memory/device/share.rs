@@ -1,7 +1,7 @@
 //! Device memory across processes. In: a buffer of this process; or what a peer tells about one of its. Out: a handle to
 //! tell; or the peer's bytes, mapped for a device of this process. Guarantee: an allocation of a peer is opened once per
-//! device and closed with its last user; memory of this very process is reached directly, since its own exports cannot
-//! be opened.
+//! device and closed with its last user; what this very process allocated by cudaMalloc is reached directly, since a
+//! process cannot open its own handles of that kind.
 
 use super::allocation::{DeviceMemory, Handle};
 use super::device::Device;
@@ -34,7 +34,7 @@ enum Kind {
     /// The driver's handle of a whole allocation.
     Ipc { address: u64, device: u32, handle: Vec<u8> },
     /// Descriptors that the segment server hands out, with the bytes of each.
-    Descriptors { address: u64, device: u32, parts: Vec<(SegmentId, u64)> },
+    Descriptors { parts: Vec<(SegmentId, u64)> },
 }
 
 /// A buffer that peers may open as long as this lives.
@@ -108,7 +108,7 @@ pub fn share(
                 server.publish_descriptor(&published);
                 buffer.published.push(published);
             }
-            (Kind::Descriptors { address, device: device.ordinal(), parts }, start)
+            (Kind::Descriptors { parts }, start)
         }
         origin => return Err(not_shareable(address, origin).into()),
     };
@@ -138,8 +138,9 @@ impl PeerMemory {
         server: &str,
         deadline: Deadline,
     ) -> Result<Self, MemoryError> {
-        let (Kind::Ipc { address, device: owner, .. } | Kind::Descriptors { address, device: owner, .. }) = handle.kind;
-        if handle.process == process_id()? {
+        if let Kind::Ipc { address, device: owner, .. } = handle.kind
+            && handle.process == process_id()?
+        {
             device.enable_access(&Device::open(owner)?)?;
             return Ok(Self { address, bytes: handle.bytes, _opened: None });
         }
@@ -195,7 +196,7 @@ fn open_kind(
 ) -> Result<Opened, MemoryError> {
     match kind {
         Kind::Ipc { handle, .. } => Ok(open_ipc(device, handle)?),
-        Kind::Descriptors { parts, .. } => {
+        Kind::Descriptors { parts } => {
             let mut handles = Vec::with_capacity(parts.len());
             for &(id, bytes) in parts {
                 let (descriptor, size) = segments.fetch(server, id, deadline)?;

@@ -90,6 +90,13 @@ impl Stream {
         self.device.check("cuMemsetD8Async", result)
     }
 
+    /// Zeroes memory of our own, which the caller keeps until the stream has passed.
+    pub fn clear(&self, memory: &std::sync::Arc<super::DeviceMemory>) -> Result<(), DeviceError> {
+        // SAFETY: the memory is mapped; it is unmapped only after the device has ended its work with it, since the driver
+        // orders unmapping behind it.
+        unsafe { self.set(memory.address(), 0, memory.bytes()) }
+    }
+
     /// Lets what follows wait for an event.
     pub fn wait_event(&self, event: &Event) -> Result<(), DeviceError> {
         let _current = self.device.enter()?;

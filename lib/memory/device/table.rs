@@ -6,13 +6,15 @@ use super::allocation::DeviceMemory;
 use super::device::Device;
 use super::error::DeviceError;
 use super::kernels::{Kernels, PACK_WARPS};
-use super::moves::{Moves, Place};
+use super::moves::{EngineCopy, Moves, Place};
 use super::params::{PHASE_AWAIT, PHASE_CLOSE, PHASE_MOVE, PHASE_OPEN, Piece, Report, Start, Unit, Verdict};
 use super::share::PeerMemory;
 use super::stream::{Pinned, Stream, Strided};
 use crate::base::Deadline;
+use crate::memory::Buffer;
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,12 +38,16 @@ impl DeviceSpan {
         Self { place, _owner: Arc::new(memory.clone()) }
     }
 
-    /// Memory of the caller.
-    ///
-    /// # Safety
-    /// `bytes` bytes at `address` must be device memory and stay so as long as `owner` lives.
-    pub unsafe fn new(address: u64, bytes: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { place: Place { address, bytes }, _owner: owner }
+    /// Memory of the caller, who promised when the buffer was made that it stays. Moves into it may run only while the
+    /// transfer holds the buffer for writing.
+    pub(crate) fn of_buffer(buffer: &Buffer) -> Self {
+        let place = Place { address: buffer.as_ptr() as u64, bytes: buffer.bytes() };
+        Self { place, _owner: Arc::new(buffer.clone()) }
+    }
+
+    /// Memory of the host, pinned, as a device sees it.
+    pub fn of_pinned(memory: &Arc<Pinned>) -> Self {
+        Self { place: Place { address: memory.device_address(), bytes: memory.bytes() }, _owner: memory.clone() }
     }
 
     /// Where it is.
@@ -158,13 +164,8 @@ impl MoveTable {
             return self.launch(stream, PHASE_OPEN | PHASE_MOVE | PHASE_CLOSE, self.blocks);
         }
         self.launch(stream, PHASE_OPEN | PHASE_AWAIT, 1)?;
-        self.copy(stream)?;
+        run_copies(stream, &self.moves.engine)?;
         self.launch(stream, PHASE_MOVE | PHASE_CLOSE, self.blocks)
-    }
-
-    /// Puts only the engine's copies on `stream`.
-    pub fn copy(&self, stream: &Stream) -> Result<(), DeviceError> {
-        run_copies(stream, &self.moves.engine)
     }
 
     fn launch(&self, stream: &Stream, phases: u32, blocks: u32) -> Result<(), DeviceError> {
@@ -215,8 +216,27 @@ impl fmt::Debug for MoveTable {
     }
 }
 
+/// Copies by the engine alone, which the host orders.
+#[derive(Debug)]
+pub struct EngineTable {
+    copies: Vec<EngineCopy>,
+    _spans: Vec<DeviceSpan>,
+}
+
+impl EngineTable {
+    /// Copies that were lowered over `spans`.
+    pub fn new(copies: Vec<EngineCopy>, spans: Vec<DeviceSpan>) -> Self {
+        Self { copies, _spans: spans }
+    }
+
+    /// Puts copies `range` on `stream`.
+    pub fn run(&self, stream: &Stream, range: Range<usize>) -> Result<(), DeviceError> {
+        run_copies(stream, &self.copies[range])
+    }
+}
+
 /// Puts copies on a stream whose places were checked.
-fn run_copies(stream: &Stream, copies: &[super::moves::EngineCopy]) -> Result<(), DeviceError> {
+fn run_copies(stream: &Stream, copies: &[EngineCopy]) -> Result<(), DeviceError> {
     for copy in copies {
         if copy.rows == 1 {
             // SAFETY: inside places that the table keeps mapped.
