@@ -6,8 +6,8 @@ use super::agree::{agree, commit, unreadable};
 use super::attach::attach;
 use super::exchange::Invitation;
 use super::execution::Execution;
-use super::prepare::{Prepared, Reservation, prepare};
 use super::gpu::{DeviceTransfer, identify};
+use super::prepare::{Prepared, Reservation, prepare};
 use super::tensors::MemoryOf;
 use super::{Buffers, ExecuteError, Group, Side, tensors};
 use crate::base::{Deadline, Rank, env};
@@ -144,11 +144,8 @@ impl Reshard {
         let bound = commit(group, attached, deadline)?;
         let number = prepared.reservation.number;
         group.engine.lock().insert(number, Execution::new(bound, number));
-        let report = Report {
-            staging_bytes: prepared.reservation.staging,
-            chunk_bytes: prepared.chunk_bytes,
-            ..report
-        };
+        let report =
+            Report { staging_bytes: prepared.reservation.staging, chunk_bytes: prepared.chunk_bytes, ..report };
         Ok(Self::over(Runner::Host(prepared.reservation), report, local))
     }
 

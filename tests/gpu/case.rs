@@ -21,8 +21,21 @@ pub(crate) struct Case {
 pub(crate) fn names(ranks: u32) -> Vec<&'static str> {
     match ranks {
         2 => vec![
-            "odd", "empty", "scalar", "strided-odd", "swap", "contiguous-16MiB", "contiguous-1GiB", "rows-256B",
-            "rows-1KiB", "rows-14KiB", "experts", "rows-to-columns", "replicas-one-each", "swap-1GiB", "small-10000",
+            "odd",
+            "empty",
+            "scalar",
+            "strided-odd",
+            "swap",
+            "contiguous-16MiB",
+            "contiguous-1GiB",
+            "rows-256B",
+            "rows-1KiB",
+            "rows-14KiB",
+            "experts",
+            "rows-to-columns",
+            "replicas-one-each",
+            "swap-1GiB",
+            "small-10000",
             "qwen-like",
         ],
         3 => vec!["odd", "replicas-of-two", "grid"],
@@ -62,7 +75,15 @@ pub(crate) fn case(name: &str, ranks: u32) -> Result<Case, Box<dyn Error>> {
             add("bytes", &[1], Dtype::U8, &trainers, rows(), &generators, rows())?;
             add("prime", &[1009, 7], Dtype::BF16, &trainers, rows(), &generators, columns())?;
             add("wide", &[3, 100_003], Dtype::U8, &trainers, columns(), &generators, rows())?;
-            add("deep", &[5, 6, 7, 8, 9], Dtype::F32, &trainers, vec![Placement::shard(2)], &generators, vec![Placement::shard(4)])?;
+            add(
+                "deep",
+                &[5, 6, 7, 8, 9],
+                Dtype::F32,
+                &trainers,
+                vec![Placement::shard(2)],
+                &generators,
+                vec![Placement::shard(4)],
+            )?;
             add("copies", &[333, 65], Dtype::F64, &trainers, rows(), &generators, whole())?;
         }
         "empty" => {
@@ -134,7 +155,15 @@ pub(crate) fn case(name: &str, ranks: u32) -> Result<Case, Box<dyn Error>> {
         "uneven" => {
             timed = false;
             let sizes = |sizes: &[u64]| vec![Placement::sizes(0, sizes.to_vec())];
-            add("sizes", &[1000, 33], Dtype::BF16, &trainers, sizes(&[1, 0, 998, 1]), &generators, sizes(&[400, 599, 1, 0]))?;
+            add(
+                "sizes",
+                &[1000, 33],
+                Dtype::BF16,
+                &trainers,
+                sizes(&[1, 0, 998, 1]),
+                &generators,
+                sizes(&[400, 599, 1, 0]),
+            )?;
         }
         "nested" => {
             timed = false;

@@ -13,7 +13,7 @@ mod links;
 mod moving;
 mod results;
 
-use results::{Outcome, MARK};
+use results::{MARK, Outcome};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -130,7 +130,11 @@ fn run_job(job: &Job) -> Vec<Outcome> {
     let seconds = began.elapsed().as_secs_f64();
     if !as_expected || (job.expects.is_none() && !missing.is_empty()) {
         println!("{text}\n{errors}");
-        outcomes.push(Outcome::failed(&name, job.ranks, format!("exit {:?}, missing {missing:?}", output.status.code())));
+        outcomes.push(Outcome::failed(
+            &name,
+            job.ranks,
+            format!("exit {:?}, missing {missing:?}", output.status.code()),
+        ));
     } else if job.expects.is_some() {
         outcomes.push(Outcome::passed(&name, job.ranks).with("seconds", seconds));
     }

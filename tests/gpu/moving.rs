@@ -5,7 +5,9 @@
 use crate::case::{Case, case};
 use crate::results::Outcome;
 use crossmesh::base::Deadline;
-use crossmesh::comm::{Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream, WorldOptions};
+use crossmesh::comm::{
+    Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream, WorldOptions,
+};
 use crossmesh::layout::content_digest::name_seed;
 use crossmesh::layout::{Layout, View};
 use crossmesh::memory::device::{Capture, Contents, DeviceBox, DeviceSpan, Event};
@@ -188,7 +190,11 @@ fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
         transfer.wait(deadline())?;
         let wrong = setting.wrong()?;
         if wrong > 0 {
-            return Ok(Outcome::failed(name, world.size() as u32, format!("round {round}: {wrong} ranks have other bytes")));
+            return Ok(Outcome::failed(
+                name,
+                world.size() as u32,
+                format!("round {round}: {wrong} ranks have other bytes"),
+            ));
         }
     }
     let stream = Stream::new(&device)?;

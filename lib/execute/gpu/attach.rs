@@ -178,6 +178,7 @@ impl Attach<'_> {
     fn work(&mut self, items: &[u32], report: u32) -> Result<(), ExecuteError> {
         let Some(&first) = items.first() else { return Ok(()) };
         let gate = self.prepared.board.gates[first as usize];
+        let local = self.prepared.program.items[first as usize].incoming == Incoming::OwnCopy;
         // In the order of first appearance, which all starts keep.
         let mut order: Vec<(u32, u32)> = Vec::new();
         let mut batches: HashMap<(u32, u32), CopyTable> = HashMap::new();
@@ -197,7 +198,7 @@ impl Attach<'_> {
             let first = self.attached.table.len();
             self.attached.table.append_joined(&batches[&(source, destination)]);
             let boxes = first..self.attached.table.len();
-            self.attached.works.push(Work { source, destination, boxes, gate, report });
+            self.attached.works.push(Work { source, destination, boxes, gate, report, local });
         }
         Ok(())
     }

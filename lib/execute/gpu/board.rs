@@ -49,7 +49,8 @@ impl Board {
             reports: vec![NONE; program.items.len()],
             ..Self::default()
         };
-        board.started = board.parents.keys().copied().collect::<Vec<_>>().into_iter().map(|peer| (peer, board.take())).collect();
+        board.started =
+            board.parents.keys().copied().collect::<Vec<_>>().into_iter().map(|peer| (peer, board.take())).collect();
         board.finished =
             board.readers.keys().copied().collect::<Vec<_>>().into_iter().map(|peer| (peer, board.take())).collect();
         for (number, item) in program.items.iter().enumerate() {

@@ -5,6 +5,7 @@
 use super::super::{ExecuteError, Group};
 use super::attach::Attached;
 use super::board::Board;
+use super::transfer::EAGER;
 use crate::base::{Backoff, Rank};
 use crate::bootstrap::Control;
 use crate::memory::SharedMemory;
@@ -15,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Groups into which what others wait for is joined, for each parent.
 const GROUPS: u64 = 16;
@@ -61,6 +62,7 @@ struct Run {
     flying: VecDeque<(usize, Vec<u32>)>,
     ended: bool,
     closed: bool,
+    begun: Instant,
 }
 
 struct Shared {
@@ -104,9 +106,9 @@ impl Ordered {
         let told = |rank: Rank, word: Option<u32>| {
             let peer = attached.peers.get(&rank).and_then(|peer| peer.host_board.clone());
             let fits = |(segment, word): &Told| segment.words(u64::from(*word) * 8, 1).is_ok();
-            peer.zip(word).filter(fits).ok_or_else(|| {
-                ExecuteError::Protocol { peer: rank, what: "no word of its board to tell it by".into() }
-            })
+            peer.zip(word)
+                .filter(fits)
+                .ok_or_else(|| ExecuteError::Protocol { peer: rank, what: "no word of its board to tell it by".into() })
         };
         let opened = board.readers.keys().map(|&rank| told(rank, attached.peers[&rank].started));
         let closed = board.parents.keys().map(|&rank| told(rank, attached.peers[&rank].finished));
@@ -205,7 +207,10 @@ fn batches(attached: &Attached, board: &Board) -> Result<(Vec<EngineCopy>, Vec<B
         let bytes = bytes_of(work);
         let is_free = work.gate == NONE || (starts.0..starts.0 + starts.1).contains(&work.gate);
         let joins = batches.last().is_some_and(|last: &Batch| {
-            last.gate == work.gate && is_free && last.reports.is_empty() == (work.report == NONE) && in_last + bytes <= group
+            last.gate == work.gate
+                && is_free
+                && last.reports.is_empty() == (work.report == NONE)
+                && in_last + bytes <= group
         });
         if !joins {
             batches.push(Batch { gate: work.gate, copies: copies.len()..copies.len(), reports: Vec::new() });
@@ -263,6 +268,7 @@ impl Shared {
                     flying: VecDeque::with_capacity(events.len()),
                     ended: false,
                     closed: false,
+                    begun: Instant::now(),
                 });
                 backoff.reset();
             }
@@ -280,6 +286,7 @@ impl Shared {
                     run = None;
                 }
                 Ok((true, false)) => backoff.reset(),
+                Ok((false, false)) if current.begun.elapsed() < EAGER => std::thread::yield_now(),
                 Ok((false, false)) => backoff.snooze(),
                 Err(error) => {
                     *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -324,7 +331,8 @@ impl Shared {
         }
         let left = run.closed && {
             let (first, count) = self.plan.leave;
-            (first..first + count).try_fold(true, |all, word| Ok::<_, ExecuteError>(all && self.has_come(word, run.epoch)?))?
+            (first..first + count)
+                .try_fold(true, |all, word| Ok::<_, ExecuteError>(all && self.has_come(word, run.epoch)?))?
         };
         Ok((moved, left))
     }

@@ -55,12 +55,7 @@ struct Statement {
 
 /// Tests all pairs of GPUs on each host; `device` is this rank's, among those that it sees. Of ranks that share a GPU the
 /// first stands for all. With `fresh` kept results are not used.
-pub fn test_links(
-    group: &Group,
-    device: u32,
-    fresh: bool,
-    deadline: Deadline,
-) -> Result<Vec<LinkFacts>, ExecuteError> {
+pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -> Result<Vec<LinkFacts>, ExecuteError> {
     let opened = open(device, deadline);
     let end = commit(group, opened, deadline)?;
     let statement = Statement {
@@ -142,13 +137,12 @@ fn key(group: &Group, statements: &[Statement]) -> String {
 }
 
 /// A kept result that every rank has and reads alike.
-fn agreed(
-    group: &Group,
-    name: &str,
-    fresh: bool,
-    deadline: Deadline,
-) -> Result<Option<Vec<LinkFacts>>, ExecuteError> {
-    let mine = if fresh { None } else { kept::read(name).filter(|text| serde_json::from_slice::<Vec<LinkFacts>>(text).is_ok()) };
+fn agreed(group: &Group, name: &str, fresh: bool, deadline: Deadline) -> Result<Option<Vec<LinkFacts>>, ExecuteError> {
+    let mine = if fresh {
+        None
+    } else {
+        kept::read(name).filter(|text| serde_json::from_slice::<Vec<LinkFacts>>(text).is_ok())
+    };
     let all: Vec<Option<Vec<u8>>> = gather(group, &mine, deadline)?;
     let same = all.iter().all(|text| text.is_some() && *text == all[0]);
     Ok(mine.filter(|_| same).and_then(|text| serde_json::from_slice(&text).ok()))

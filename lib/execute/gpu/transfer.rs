@@ -23,12 +23,14 @@ use crate::plan::Plan;
 use crate::route::Routed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait of a kernel where `CROSSMESH_TIMEOUT` states none.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How long a rank that met a failure waits for the hub's word on who was first.
 const VERDICT: Duration = Duration::from_secs(2);
+/// How long a wait yields before it sleeps: most transfers are over by then, and a sleep lasts longer than small ones.
+pub(super) const EAGER: Duration = Duration::from_millis(20);
 /// How long an aborted kernel may take to end.
 const END: Duration = Duration::from_secs(10);
 
@@ -104,7 +106,9 @@ impl DeviceTransfer {
         transfer.names = names(group, &prepared.board);
         let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
         transfer.order = match memory {
-            BoardMemory::Device(_) => Order::Kernel(Box::new(kernel(device, &prepared.board, attached, limit, deadline)?)),
+            BoardMemory::Device(_) => {
+                Order::Kernel(Box::new(kernel(device, &prepared.board, attached, limit, deadline)?))
+            }
             BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
         };
         transfer.own = Some((Stream::new(device)?, Event::new(device)?));
@@ -151,12 +155,13 @@ impl DeviceTransfer {
     /// Returns once the last start is finished.
     pub(in crate::execute) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         let mut backoff = Backoff::new();
+        let begun = Instant::now();
         while !self.test()? {
             if deadline.expired() {
                 let waiting = "work on its GPU has not ended: a peer has not started, or its copies are not done";
                 return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting: waiting.into() });
             }
-            backoff.snooze();
+            if begun.elapsed() < EAGER { std::thread::yield_now() } else { backoff.snooze() }
         }
         Ok(())
     }
@@ -192,8 +197,7 @@ impl DeviceTransfer {
     /// Makes an error the job's, unless another came first.
     fn fail(&self, error: ExecuteError) -> ExecuteError {
         let host = self.group.topology.host(self.group.rank).to_string();
-        let cause =
-            Cause { rank: self.group.control.rank(), host, phase: "transfer".into(), message: chain(&error) };
+        let cause = Cause { rank: self.group.control.rank(), host, phase: "transfer".into(), message: chain(&error) };
         let cause = self.group.control.settle(cause, VERDICT);
         self.abort();
         ExecuteError::Aborted(cause)

@@ -111,9 +111,10 @@ fn lower(region: &DeviceBox<'_>, seed: u64) -> Result<Option<Box>, DeviceError> 
     if region.extent.contains(&0) {
         return Ok(None);
     }
-    let reach = region.extent.iter().zip(region.strides).fold(u128::from(region.offset), |reach, (&extent, &stride)| {
-        reach + u128::from(extent - 1) * u128::from(stride)
-    });
+    let reach =
+        region.extent.iter().zip(region.strides).fold(u128::from(region.offset), |reach, (&extent, &stride)| {
+            reach + u128::from(extent - 1) * u128::from(stride)
+        });
     if reach + u128::from(region.element) > u128::from(place.bytes) {
         return Err(wrong(format!("a box of extents {:?} ends beyond it", region.extent)));
     }

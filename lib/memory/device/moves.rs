@@ -7,9 +7,9 @@ use crate::memory::MemoryError;
 use crate::memory::copy::{BoxCopy, CopyDimension, CopyTable};
 use std::ops::Range;
 
-/// Contiguous bytes from which the copy engine is faster than the kernel (397 against 374 GB/s between two H200, less
-/// what an engine's start costs).
-pub const ENGINE_FROM: u64 = 4 << 20;
+/// Contiguous bytes from which the copy engine is faster than the kernel: 397 against 374 GB/s between two H200, but a
+/// launch more and some 25 us until the engine runs.
+pub const ENGINE_FROM: u64 = 128 << 20;
 /// Most copies of an engine in a start; each costs the host about 2 us.
 const ENGINE_COPIES: usize = 64;
 /// Bytes that a warp moves in one round of its loop, below which a unit does not pay.
@@ -40,6 +40,9 @@ pub struct Work {
     pub gate: u32,
     /// Report that its units count for, or [`NONE`].
     pub report: u32,
+    /// Whether both ends are on this device: such units nobody waits for are spread among the others, so that the link
+    /// is busy meanwhile.
+    pub local: bool,
 }
 
 /// Rows for the copy engine; steps in bytes.
@@ -101,7 +104,9 @@ impl Moves {
         let unit = unit_bytes(table, works, mover);
         let reports = works.iter().filter(|work| work.report != NONE).map(|work| work.report + 1).max().unwrap_or(0);
         moves.reported = vec![0; reports as usize];
+        let mut local = Vec::new();
         for work in works {
+            let first = moves.units.len();
             for index in work.boxes.clone() {
                 let (copy, loops) = table.get(index);
                 let (source, destination) =
@@ -118,7 +123,11 @@ impl Moves {
                     moves.add_kernel(source, destination, loops, copy.run, unit, work);
                 }
             }
+            if work.local && work.report == NONE {
+                local.extend(moves.units.drain(first..));
+            }
         }
+        moves.units = spread(std::mem::take(&mut moves.units), local);
         Ok(moves)
     }
 
@@ -197,6 +206,22 @@ fn unit_bytes(table: &CopyTable, works: &[Work], mover: Mover) -> u64 {
     let bytes: u64 = works.iter().flat_map(|work| work.boxes.clone()).map(|index| table.bytes_of(index)).sum();
     let ideal = bytes / (warps.max(1) * 4);
     ideal.next_power_of_two().clamp(SMALLEST_UNIT, LARGEST_UNIT)
+}
+
+/// Both lists in their order, the second spread evenly among the first.
+fn spread(units: Vec<Unit>, among: Vec<Unit>) -> Vec<Unit> {
+    let (count, more) = (units.len() as u64, among.len() as u64);
+    let mut spread = Vec::with_capacity(units.len() + among.len());
+    let mut rest = among.into_iter();
+    let mut taken = 0;
+    for (number, unit) in units.into_iter().enumerate() {
+        spread.push(unit);
+        let due = (number as u64 + 1) * more / count;
+        spread.extend(rest.by_ref().take((due - taken) as usize));
+        taken = due;
+    }
+    spread.extend(rest);
+    spread
 }
 
 /// Addresses of a box's first bytes, once both of its ends lie inside their places.
@@ -302,7 +327,7 @@ mod tests {
                 Place { address: 1 << 20, bytes: from_bytes + offset },
                 Place { address: 1 << 30, bytes: to_bytes + offset },
             ];
-            let work = Work { source: 0, destination: 1, boxes: 0..table.len(), gate: NONE, report: 0 };
+            let work = Work { source: 0, destination: 1, boxes: 0..table.len(), gate: NONE, report: 0, local: false };
             let mover = if kernel { Mover::Kernel { warps: 4 } } else { Mover::Engine };
             let moves = Moves::lower(&table, std::slice::from_ref(&work), &places, mover).unwrap();
             prop_assert_eq!(bytes_of(&moves), expected(&table, (1 << 20, 1 << 30)));
@@ -314,13 +339,25 @@ mod tests {
     }
 
     #[test]
+    fn units_on_one_device_are_spread_among_those_of_the_link() {
+        let units = |numbers: std::ops::Range<u32>| numbers.map(|piece| Unit { piece, ..Unit::default() }).collect();
+        let order = |first: Vec<Unit>, second: Vec<Unit>| -> Vec<u32> {
+            spread(first, second).iter().map(|unit| unit.piece).collect()
+        };
+        assert_eq!(order(units(0..4), units(10..12)), [0, 1, 10, 2, 3, 11]);
+        assert_eq!(order(units(0..2), units(10..15)), [0, 10, 11, 1, 12, 13, 14]);
+        assert_eq!(order(units(0..0), units(10..12)), [10, 11]);
+        assert_eq!(order(units(0..2), units(10..10)), [0, 1]);
+    }
+
+    #[test]
     fn long_runs_go_to_the_engine_unless_others_wait_for_them() {
         let mut table = CopyTable::new();
         table
             .push(&[3 * ENGINE_FROM + 5], 1, Placed { offset: 0, strides: &[1] }, Placed { offset: 0, strides: &[1] })
             .unwrap();
-        let place = Place { address: 4096, bytes: 1 << 30 };
-        let work = |report| [Work { source: 0, destination: 0, boxes: 0..1, gate: NONE, report }];
+        let place = Place { address: 4096, bytes: 4 * ENGINE_FROM };
+        let work = |report| [Work { source: 0, destination: 0, boxes: 0..1, gate: NONE, report, local: false }];
         let mover = Mover::Kernel { warps: 2112 };
         let alone = Moves::lower(&table, &work(NONE), &[place], mover).unwrap();
         assert_eq!((alone.engine.len(), alone.units.len()), (1, 0));

@@ -65,16 +65,24 @@ impl Stream {
     /// As [`copy`](Self::copy), for all rows.
     pub unsafe fn copy_rows(&self, to: Strided, from: Strided, run: u64, rows: u64) -> Result<(), DeviceError> {
         let _current = self.device.enter()?;
-        // SAFETY: all fields may be zero.
-        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-        copy.srcDevice = from.address;
-        copy.srcPitch = from.step as usize;
-        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-        copy.dstDevice = to.address;
-        copy.dstPitch = to.step as usize;
-        copy.WidthInBytes = run as usize;
-        copy.Height = rows as usize;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+            srcHost: std::ptr::null(),
+            srcDevice: from.address,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: from.step as usize,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: to.address,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: to.step as usize,
+            WidthInBytes: run as usize,
+            Height: rows as usize,
+        };
         // SAFETY: the structure is live during the call; the ranges are the caller's promise.
         self.device.check("cuMemcpy2DAsync", unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.handle) })
     }
