@@ -158,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_
   }
   if (sound && (start.phases & PHASE_MOVE)) sound = move_units(start, epoch);
   if (!(start.phases & PHASE_CLOSE)) return;
-  // The last block to come here closes: everything that this rank reads has been read.
-  fence_acquire_release_system();
+  // The last block to come here closes: everything that this rank reads has been read. The barrier orders a block's
+  // threads before its count, the counts order the blocks before the last, whose stores release all of it.
   __syncthreads();
   if (threadIdx.x == 0) {
     is_last = add_acquire_release_device_32(start.board + BOARD_EXITS, 1) + 1 == gridDim.x;

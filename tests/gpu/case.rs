@@ -17,6 +17,16 @@ pub(crate) struct Case {
     pub(crate) timed: bool,
 }
 
+impl Case {
+    /// Whether no two ranks share a device.
+    pub(crate) fn has_device_for_each_rank(&self) -> bool {
+        let mut devices = self.devices.clone();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.len() == self.devices.len()
+    }
+}
+
 /// Cases for a number of ranks.
 pub(crate) fn names(ranks: u32) -> Vec<&'static str> {
     match ranks {

@@ -31,6 +31,8 @@ const IDLE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 struct Batch {
     gate: u32,
+    /// Whether it waits for nothing but a start.
+    is_free: bool,
     copies: Range<usize>,
     reports: Vec<u32>,
 }
@@ -68,9 +70,12 @@ struct Run {
 struct Shared {
     plan: Plan,
     control: Arc<Control>,
-    stream: Stream,
+    /// For what comes from a source, and for what comes from where another rank got it.
+    streams: [Stream; 2],
     /// Mark of the caller's stream.
     ready: Event,
+    /// Whether the start under way has such a mark.
+    marked: AtomicBool,
     /// Word 0: the epoch that is done.
     done: Pinned,
     /// Epoch asked for.
@@ -130,8 +135,9 @@ impl Ordered {
         let shared = Arc::new(Shared {
             plan,
             control: group.control.clone(),
-            stream: Stream::new(device)?,
+            streams: [Stream::new(device)?, Stream::new(device)?],
             ready: Event::new(device)?,
+            marked: AtomicBool::new(false),
             done: Pinned::new(device, 4)?,
             wanted: AtomicU32::new(0),
             failed: Mutex::new(None),
@@ -149,15 +155,20 @@ impl Ordered {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Begins a start behind what `stream` holds; what follows on it waits for the end.
-    pub(super) fn start(&self, stream: &Stream) -> Result<(), ExecuteError> {
+    /// Begins a start. Behind what `stream` holds, if one is given, and what follows on it waits for the end; this makes
+    /// the device switch between its processes, some 300 us each. Without a stream nothing but copies is put on it.
+    pub(super) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         let shared = &self.shared;
         if !shared.is_done() {
             return Err(ExecuteError::Active);
         }
-        shared.ready.record(stream)?;
         let epoch = shared.wanted.load(Ordering::Relaxed).wrapping_add(1).max(1);
-        stream.wait_word(&shared.done, 0, epoch)?;
+        if let Some(stream) = stream {
+            shared.ready.record(stream)?;
+            stream.wait_word(&shared.done, 0, epoch)?;
+        }
+        // Relaxed: published by the store below.
+        shared.marked.store(stream.is_some(), Ordering::Relaxed);
         // Release: pairs with the Acquire load of the thread, which then queries the event.
         shared.wanted.store(epoch, Ordering::Release);
         drop(shared.idle.lock().unwrap_or_else(PoisonError::into_inner));
@@ -213,20 +224,12 @@ fn batches(attached: &Attached, board: &Board) -> Result<(Vec<EngineCopy>, Vec<B
                 && in_last + bytes <= group
         });
         if !joins {
-            batches.push(Batch { gate: work.gate, copies: copies.len()..copies.len(), reports: Vec::new() });
+            let copies = copies.len()..copies.len();
+            batches.push(Batch { gate: work.gate, is_free, copies, reports: Vec::new() });
             in_last = 0;
         }
         in_last += bytes;
-        let first = batches.last().map_or(0, |batch| batch.copies.start);
-        for copy in moves.engine {
-            match copies[first..].last_mut() {
-                Some(last) if continues(last, &copy) => {
-                    last.run += copy.run;
-                    (last.source_step, last.destination_step) = (last.run, last.run);
-                }
-                _ => copies.push(copy),
-            }
-        }
+        copies.extend(moves.engine);
         if let Some(batch) = batches.last_mut() {
             batch.copies.end = copies.len();
             if work.report != NONE && !batch.reports.contains(&work.report) {
@@ -235,14 +238,6 @@ fn batches(attached: &Attached, board: &Board) -> Result<(Vec<EngineCopy>, Vec<B
         }
     }
     Ok((copies, batches))
-}
-
-/// Whether one run goes on where another ends, on both sides.
-fn continues(last: &EngineCopy, next: &EngineCopy) -> bool {
-    last.rows == 1
-        && next.rows == 1
-        && last.source + last.run == next.source
-        && last.destination + last.run == next.destination
 }
 
 impl Shared {
@@ -266,7 +261,7 @@ impl Shared {
                     first: 0,
                     left: batches,
                     flying: VecDeque::with_capacity(events.len()),
-                    ended: false,
+                    ended: batches == 0,
                     closed: false,
                     begun: Instant::now(),
                 });
@@ -307,19 +302,21 @@ impl Shared {
     /// Takes the steps that can be taken: (whether any was, whether all are).
     fn step(&self, run: &mut Run, events: &[Event]) -> Result<(bool, bool), ExecuteError> {
         if !run.opened {
-            if !self.ready.is_done()? {
+            if self.marked.load(Ordering::Relaxed) && !self.ready.is_done()? {
                 return Ok((false, false));
             }
             run.opened = true;
             self.tell(&self.plan.opened, run.epoch)?;
         }
-        let mut moved = self.issue(run, events)?;
-        while let Some(&(event, _)) = run.flying.front() {
+        let mut moved = self.issue(run, events, true)?;
+        moved |= self.issue(run, events, false)?;
+        let mut number = 0;
+        while let Some(&(event, _)) = run.flying.get(number) {
             if !events[event].is_done()? {
-                break;
+                number += 1;
+                continue;
             }
-            let Some((_, reports)) = run.flying.pop_front() else { break };
-            for report in reports {
+            for report in run.flying.remove(number).map(|(_, reports)| reports).unwrap_or_default() {
                 self.tell(&self.plan.reports[report as usize], run.epoch)?;
             }
             moved = true;
@@ -337,39 +334,45 @@ impl Shared {
         Ok((moved, left))
     }
 
-    /// Puts batches whose words have come on the stream, and one mark behind them.
-    fn issue(&self, run: &mut Run, events: &[Event]) -> Result<bool, ExecuteError> {
-        if run.ended || run.flying.len() == events.len() {
+    /// Puts batches whose words have come on their stream, and one mark behind them.
+    fn issue(&self, run: &mut Run, events: &[Event], free: bool) -> Result<bool, ExecuteError> {
+        if run.ended || run.flying.len() + 1 >= events.len() {
             return Ok(false);
         }
+        let window = run.first..self.plan.batches.len().min(run.first + LOOKAHEAD);
+        let mut ready = [0usize; LOOKAHEAD];
+        let mut count = 0;
         let mut reports = Vec::new();
-        let mut any = false;
-        for number in run.first..self.plan.batches.len().min(run.first + LOOKAHEAD) {
+        for number in window {
             let batch = &self.plan.batches[number];
-            if run.issued[number] || (batch.gate != NONE && !self.has_come(batch.gate, run.epoch)?) {
+            let opened = batch.gate == NONE || self.has_come(batch.gate, run.epoch)?;
+            if run.issued[number] || batch.is_free != free || !opened {
                 continue;
             }
-            self.plan.table.run(&self.stream, batch.copies.clone())?;
             run.issued[number] = true;
-            run.left -= 1;
-            any = true;
+            ready[count] = number;
+            count += 1;
             reports.extend(&batch.reports);
             if !batch.reports.is_empty() {
                 // Others wait for it: its mark comes at once.
                 break;
             }
         }
+        let ranges = ready[..count].iter().map(|&number| self.plan.batches[number].copies.clone());
+        let stream = &self.streams[usize::from(!free)];
+        self.plan.table.run(stream, ranges)?;
+        run.left -= count;
         while run.issued.get(run.first) == Some(&true) {
             run.first += 1;
         }
         run.ended = run.left == 0;
-        if any || (run.ended && self.plan.batches.is_empty()) {
+        if count > 0 {
             let used = |event: usize| run.flying.iter().any(|&(other, _)| other == event);
             let event = (0..events.len()).find(|&event| !used(event)).unwrap_or(0);
-            events[event].record(&self.stream)?;
+            events[event].record(stream)?;
             run.flying.push_back((event, reports));
         }
-        Ok(any)
+        Ok(count > 0)
     }
 
     fn tell(&self, words: &[Told], epoch: u32) -> Result<(), ExecuteError> {

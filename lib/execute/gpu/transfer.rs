@@ -120,18 +120,20 @@ impl DeviceTransfer {
     pub(in crate::execute) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         self.check_abort()?;
         let Some((own, done)) = &self.own else { return Ok(()) };
-        let stream = stream.unwrap_or(own);
         match &self.order {
             Order::Nothing => Ok(()),
             Order::Kernel(table) => {
+                let stream = stream.unwrap_or(own);
                 table.run(stream)?;
                 if !stream.is_capturing()? {
                     done.record(stream)?;
                 }
                 Ok(())
             }
-            Order::Host(_) if stream.is_capturing()? => Err(ExecuteError::Capture),
-            Order::Host(ordered) => ordered.start(stream),
+            Order::Host(ordered) => match stream.map(Stream::is_capturing).transpose()? {
+                Some(true) => Err(ExecuteError::Capture),
+                _ => ordered.start(stream),
+            },
         }
     }
 

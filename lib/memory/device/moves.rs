@@ -62,6 +62,22 @@ pub struct EngineCopy {
     pub rows: u64,
 }
 
+impl EngineCopy {
+    /// Whether one run goes on where another ends, on both sides.
+    pub fn is_continued_by(&self, next: &EngineCopy) -> bool {
+        self.rows == 1
+            && next.rows == 1
+            && self.source + self.run == next.source
+            && self.destination + self.run == next.destination
+    }
+
+    /// Takes a run that continues it.
+    pub fn extend(&mut self, next: &EngineCopy) {
+        self.run += next.run;
+        (self.source_step, self.destination_step) = (self.run, self.run);
+    }
+}
+
 /// What a device does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moves {
@@ -204,7 +220,9 @@ impl Moves {
 fn unit_bytes(table: &CopyTable, works: &[Work], mover: Mover) -> u64 {
     let Mover::Kernel { warps } = mover else { return LARGEST_UNIT };
     let bytes: u64 = works.iter().flat_map(|work| work.boxes.clone()).map(|index| table.bytes_of(index)).sum();
-    let ideal = bytes / (warps.max(1) * 4);
+    // One unit for each warp where that is little work; several where there is much, so that all end together.
+    let each = bytes.div_ceil(warps.max(1));
+    let ideal = if each <= 4 * SMALLEST_UNIT { each } else { each / 4 };
     ideal.next_power_of_two().clamp(SMALLEST_UNIT, LARGEST_UNIT)
 }
 

@@ -229,9 +229,25 @@ impl EngineTable {
         Self { copies, _spans: spans }
     }
 
-    /// Puts copies `range` on `stream`.
-    pub fn run(&self, stream: &Stream, range: Range<usize>) -> Result<(), DeviceError> {
-        run_copies(stream, &self.copies[range])
+    /// The copies.
+    pub fn copies(&self) -> &[EngineCopy] {
+        &self.copies
+    }
+
+    /// Puts copies `ranges` on `stream`, neighbours that continue each other as one.
+    pub fn run(&self, stream: &Stream, ranges: impl Iterator<Item = Range<usize>>) -> Result<(), DeviceError> {
+        let mut open: Option<EngineCopy> = None;
+        for copy in ranges.flat_map(|range| &self.copies[range]) {
+            match &mut open {
+                Some(last) if last.is_continued_by(copy) => last.extend(copy),
+                _ => {
+                    if let Some(last) = open.replace(*copy) {
+                        run_copies(stream, &[last])?;
+                    }
+                }
+            }
+        }
+        open.map_or(Ok(()), |last| run_copies(stream, &[last]))
     }
 }
 
