@@ -8,7 +8,7 @@ use super::super::program::{Incoming, Storage};
 use super::super::tensors::LocalTensors;
 use super::super::{ExecuteError, Group, Side};
 use super::board::Board;
-use super::invite::{DeviceExport, DeviceInvitation, Prepared};
+use super::invite::{BoardMemory, DeviceExport, DeviceInvitation, Prepared};
 use crate::base::{Deadline, Rank};
 use crate::layout::{AxisMap, Layout};
 use crate::memory::copy::CopyTable;
@@ -64,7 +64,7 @@ struct Attach<'a> {
     maps: HashMap<(*const Layout, Rank), Option<Arc<Vec<AxisMap>>>>,
 }
 
-/// Joins; `board` becomes span 0.
+/// Joins; this rank's board becomes span 0 when it is on the device.
 pub(super) fn attach(
     group: &Group,
     plan: &Plan,
@@ -72,13 +72,15 @@ pub(super) fn attach(
     device: &Device,
     prepared: &Prepared,
     theirs: &BTreeMap<Rank, DeviceInvitation>,
-    board: DeviceSpan,
     deadline: Deadline,
 ) -> Result<Attached, ExecuteError> {
     let attached = Attached {
         table: CopyTable::new(),
         works: Vec::new(),
-        spans: vec![board],
+        spans: match &prepared.board_memory {
+            Some(BoardMemory::Device(memory)) => vec![DeviceSpan::of_memory(memory)],
+            _ => Vec::new(),
+        },
         peers: BTreeMap::new(),
         reports: vec![Vec::new(); prepared.board.counters.len()],
     };

@@ -16,13 +16,11 @@ use crate::base::{Backoff, Deadline, Rank, env};
 use crate::bootstrap::Cause;
 use crate::memory::device::params::{PHASE_AWAIT, PHASE_CLOSE, Verdict};
 use crate::memory::device::{
-    Device, DeviceError, DeviceMemory, DeviceSpan, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer,
-    Stream,
+    Device, DeviceError, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream,
 };
 use crate::plan::Plan;
 use crate::route::Routed;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait of a kernel where `CROSSMESH_TIMEOUT` states none.
@@ -97,12 +95,7 @@ impl DeviceTransfer {
         let mut transfer =
             Self { group: group.clone(), order: Order::Nothing, own: None, names: Vec::new(), _shared: Vec::new() };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
-        let board = match memory {
-            BoardMemory::Device(memory) => DeviceSpan::of_memory(memory),
-            // Not used: the board is on the host.
-            BoardMemory::Host(_) => DeviceSpan::of_memory(&Arc::new(DeviceMemory::new(device, 1)?)),
-        };
-        let attached = attach(group, plan, local, device, &prepared, theirs, board, deadline)?;
+        let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
         let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
         transfer.order = match memory {

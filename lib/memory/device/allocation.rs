@@ -2,8 +2,8 @@
 //! device memory. Guarantee: unmapped and freed when the last owner drops it, never before; exportable as a descriptor,
 //! and as a fabric handle where device and system allow; a NIC may read and write it where the device can do that.
 
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation,
     CUmemLocationType,

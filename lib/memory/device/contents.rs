@@ -2,8 +2,8 @@
 //! equals that of the same box on the host; a fill depends on places in the whole tensor alone.
 
 use super::allocation::DeviceMemory;
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use super::kernels::Kernels;
 use super::params::{Box, MAX_RANK};
 use super::stream::{Pinned, Stream};

@@ -2,8 +2,8 @@
 //! made. Guarantee: an address that is no device memory, is on another device or ends too soon is an error.
 
 use super::allocation::Handle;
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
 use serde::{Deserialize, Serialize};
 

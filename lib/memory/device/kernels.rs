@@ -2,9 +2,9 @@
 //! once per device and process, and loaded whole before the first launch, since loading may wait for running kernels.
 
 use super::cache::machine_code;
-use super::device::Device;
 use super::driver::words;
 use super::error::DeviceError;
+use super::gpu::Device;
 use super::nvrtc::Compiler;
 use super::params::{Box, OrderedWrites, Start};
 use super::stream::Stream;

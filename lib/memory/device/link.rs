@@ -3,8 +3,8 @@
 //! is not trusted: on some machines it is wrong, and tensors come out as garbage.
 
 use super::allocation::DeviceMemory;
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use super::kernels::Kernels;
 use super::params::{OrderedWrites, Verdict};
 use super::stream::{Event, Pinned, Stream};

@@ -295,7 +295,7 @@ mod tests {
                 let from = piece.source + plane * piece.source_plane + row * piece.source_row;
                 let to = piece.destination + plane * piece.destination_plane + row * piece.destination_row;
                 let width = u64::from(piece.width);
-                assert!(from % width == 0 && to % width == 0 && piece.run % piece.width == 0, "{piece:?}");
+                assert!([from, to, u64::from(piece.run)].iter().all(|at| at.is_multiple_of(width)), "{piece:?}");
                 bytes.extend((0..u64::from(piece.run)).map(|at| (from + at, to + at)));
             }
         }

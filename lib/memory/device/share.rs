@@ -4,8 +4,8 @@
 //! process cannot open its own handles of that kind.
 
 use super::allocation::{DeviceMemory, Handle};
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use super::inspect::{Inspected, Origin, inspect, mappings};
 use crate::base::Deadline;
 use crate::memory::server::Published;
@@ -78,7 +78,9 @@ impl Drop for Opened {
 }
 
 /// Allocations of peers by device and handle.
-static OPENED: Mutex<Option<HashMap<(u32, Kind), Weak<Opened>>>> = Mutex::new(None);
+static OPENED: Mutex<Option<Table>> = Mutex::new(None);
+
+type Table = HashMap<(u32, Kind), Weak<Opened>>;
 
 fn process_id() -> Result<[u8; 16], MemoryError> {
     static ID: OnceLock<Result<SegmentId, MemoryError>> = OnceLock::new();

@@ -1,8 +1,8 @@
 //! Streams, events, copies, memory of the host that devices reach. In: a device. Out: work in order. Guarantee: a call on
 //! a stream of another device than its buffers' is the driver's error; nothing here waits without a deadline.
 
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use crate::base::{Backoff, Deadline};
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 use std::fmt;

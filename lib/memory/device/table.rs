@@ -3,8 +3,8 @@
 //! it is safe; nothing is allocated after it is built.
 
 use super::allocation::DeviceMemory;
-use super::device::Device;
 use super::error::DeviceError;
+use super::gpu::Device;
 use super::kernels::{Kernels, PACK_WARPS};
 use super::moves::{EngineCopy, Moves, Place};
 use super::params::{PHASE_AWAIT, PHASE_CLOSE, PHASE_MOVE, PHASE_OPEN, Piece, Report, Start, Unit, Verdict};
