@@ -148,6 +148,8 @@ __device__ bool wait_for_all(const Start &start, u32 first, u32 count, u32 epoch
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_constant__ Start start) {
   __shared__ u32 is_last;
   u32 epoch = load_relaxed_device_32(start.board + BOARD_EPOCH) + 1;
+  // 0 is what fresh words hold.
+  if (epoch == 0) epoch = 1;
   if (blockIdx.x == 0 && (start.phases & PHASE_OPEN)) {
     fence_acquire_release_system();
     tell(start, start.open_first, start.open_count, epoch);
