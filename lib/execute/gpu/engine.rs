@@ -242,20 +242,28 @@ fn batches(attached: &Attached, board: &Board) -> Result<(Vec<EngineCopy>, Vec<B
 
 impl Shared {
     fn is_done(&self) -> bool {
-        // Acquire: pairs with the Release store of the thread.
+        self.asked_for().is_none()
+    }
+
+    /// The epoch that is asked for and not done; one look at each, since a start may come between two.
+    fn asked_for(&self) -> Option<u32> {
+        // Acquire: pairs with the Release store in `start`, behind which the caller's mark is recorded.
+        let wanted = self.wanted.load(Ordering::Acquire);
+        // Acquire: pairs with the Release store in `finish`.
         let done = self.done.word(0).map_or(0, |word| word.load(Ordering::Acquire));
-        done == self.wanted.load(Ordering::Relaxed)
+        (done != wanted).then_some(wanted)
     }
 
     fn run(&self, events: &[Event]) {
         let mut backoff = Backoff::new();
         let mut run: Option<Run> = None;
         while !self.stop.load(Ordering::Acquire) {
-            let wanted = self.wanted.load(Ordering::Acquire);
-            if run.is_none() && !self.is_done() {
+            if run.is_none()
+                && let Some(epoch) = self.asked_for()
+            {
                 let batches = self.plan.batches.len();
                 run = Some(Run {
-                    epoch: wanted,
+                    epoch,
                     opened: false,
                     issued: vec![false; batches],
                     first: 0,
