@@ -13,5 +13,5 @@ if [ ! -e "$wheel/nvidia" ]; then
   mv "$wheel.new" "$wheel"
 fi
 CROSSMESH_NVRTC=$(find "$wheel" -name 'libnvrtc.so.1*' | head -n 1)
-export CROSSMESH_NVRTC CROSSMESH_TEST_KERNELS=1
+export CROSSMESH_NVRTC KERNELS_MUST_COMPILE=1
 cargo test --lib --locked -p crossmesh memory::device:: -- --nocapture

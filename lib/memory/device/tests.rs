@@ -42,7 +42,7 @@ fn numbers_before(log: &str, word: &str) -> Vec<u32> {
 fn kernels_compile_without_spills() {
     let compiler = match Compiler::load() {
         Ok(compiler) => compiler,
-        Err(error) if std::env::var_os("CROSSMESH_TEST_KERNELS").is_none() => {
+        Err(error) if std::env::var_os("KERNELS_MUST_COMPILE").is_none() => {
             println!("not compiled: {error}");
             return;
         }
