@@ -19,7 +19,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     for link in &fresh {
         match &link.verdict {
             LinkVerdict::Good { rate } => {
-                outcome = outcome.with(&format!("{}->{} GB/s", link.from, link.to), rate / 1e9)
+                outcome = outcome.with(&format!("{}->{} GB/s", link.from, link.to), *rate as f64 / 1e9)
             }
             other => outcome = Outcome::failed("links", 2, format!("{}->{}: {other:?}", link.from, link.to)),
         }

@@ -15,12 +15,12 @@ use std::time::Duration;
 const PAIR: Duration = Duration::from_secs(10);
 
 /// What was found about a pair.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkVerdict {
     /// Writes arrive in order. Bytes a second by which the reader copies from the writer.
     Good {
         /// Bytes a second.
-        rate: f64,
+        rate: u64,
     },
     /// So many words were wrong when their flag had come: nothing may be sent over this link.
     Broken {
@@ -35,7 +35,7 @@ pub enum LinkVerdict {
 }
 
 /// A pair of GPUs of one host: what `from` writes is checked by `to`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkFacts {
     /// Writing rank.
     pub from: Rank,
@@ -104,7 +104,7 @@ fn open(device: u32, deadline: Deadline) -> Result<(Device, LinkEnd), ExecuteErr
 
 fn read(end: &LinkEnd, from: &DeviceSpan, first: u32, limit: Deadline) -> LinkVerdict {
     let found = end.read_from(from, first, limit).and_then(|wrong| match wrong {
-        0 => end.rate_from(from, limit).map(|rate| LinkVerdict::Good { rate }),
+        0 => end.rate_from(from, limit).map(|rate| LinkVerdict::Good { rate: rate as u64 }),
         wrong => Ok(LinkVerdict::Broken { wrong }),
     });
     found.unwrap_or_else(|error| LinkVerdict::Failed { why: chain(&error) })
