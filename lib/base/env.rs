@@ -47,7 +47,12 @@ variables! {
     MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
     CACHE = "CROSSMESH_CACHE", "crossmesh in the user's cache folder", "path", "folder of compiled GPU kernels and tested GPU links";
     NVRTC = "CROSSMESH_NVRTC", "libnvrtc.so of the system", "path", "run-time compiler of CUDA";
+    PAGES = "CROSSMESH_PAGES", "huge", "huge|reserved|small", "pages of the shared memory that tensors lie in: huge makes huge pages (twice the time to allocate), reserved takes those of vm.nr_hugepages first, small uses ordinary pages";
     INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";
+    TOPOLOGY = "CROSSMESH_TOPOLOGY", "this machine", "path", "topology file that stands for this host: JSON of crossmesh topo --json, hwloc XML or NCCL topology XML";
+    NICS = "CROSSMESH_NICS", "those that together are fastest", "NAME,... with *, ^NAME to leave one out", "RDMA devices that carry tensors";
+    RAILS = "CROSSMESH_RAILS", "from their places on PCI", "DEVICE=RAIL,...", "rail of every RDMA device: those of one rail are on the same leaf switches";
+    HWLOC_ADAPTER = "CROSSMESH_HWLOC_ADAPTER", "beside the binary", "path", "the adapter library for hwloc, asked where the kernel does not tell a device's NUMA node";
     TIMEOUT = "CROSSMESH_TIMEOUT", "600", "whole seconds, 1 to 10^9", "longest wait of a call without an explicit deadline";
     INIT_TIMEOUT = "CROSSMESH_INIT_TIMEOUT", "120", "whole seconds, 1 to 10^9", "longest wait for all ranks at start";
     LAUNCHER = "CROSSMESH_LAUNCHER", "", "address", "set by crossmesh run for its per-rank agents";

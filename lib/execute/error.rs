@@ -96,6 +96,14 @@ pub enum ExecuteError {
         /// The route.
         route: RouteKind,
     },
+    /// Padding on a GPU.
+    #[error(
+        "tensor {tensor:?}: its destination layout states what padding holds, which is written in the memory of hosts only; leave it out and set the padding once"
+    )]
+    PaddingOnDevices {
+        /// Tensor.
+        tensor: String,
+    },
     /// A stream for a transfer of hosts.
     #[error("a transfer between tensors in the memory of hosts cannot be put on a stream; use start")]
     StreamOfHost,

@@ -9,10 +9,12 @@
 //! tensors on GPUs.
 
 mod agree;
+mod alarm;
 mod attach;
 mod bind;
 mod board;
 mod boxes;
+mod budget;
 mod claim;
 mod engine;
 mod error;
@@ -22,16 +24,20 @@ mod gpu;
 mod group;
 mod hop;
 mod overlap;
+mod planned;
 mod prepare;
 mod program;
 mod reach;
 mod request;
 mod rest;
 mod tensors;
+mod turns;
 
+pub use budget::StagingBudget;
 pub use engine::Engine;
 pub use error::ExecuteError;
 pub use gpu::{LinkFacts, LinkVerdict, test_links};
-pub use group::{Group, LinkNumbers, Mapped, Peering, StagingBudget};
+pub use group::{Group, LinkNumbers, Mapped, Peering};
+pub use program::{ProgramSummary, program_summary};
 pub use request::{Report, Reshard, ReshardOptions};
 pub use tensors::{Buffers, Side, TensorBuffer};

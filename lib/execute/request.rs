@@ -9,12 +9,12 @@ use super::execution::Execution;
 use super::gpu::{DeviceTransfer, identify};
 use super::prepare::{Prepared, Reservation, prepare};
 use super::tensors::MemoryOf;
-use super::{Buffers, ExecuteError, Group, Side, tensors};
+use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::Stream;
 use crate::memory::{Buffer, ReadHold, WriteHold};
-use crate::plan::{Manifest, Plan};
-use crate::route::{Coverage, RouteOptions, Traffic, check, route, traffic};
+use crate::plan::Manifest;
+use crate::route::{Coverage, RouteOptions, Traffic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub struct Report {
     pub traffic: Traffic,
     /// Number of flows.
     pub flows: usize,
-    /// Staging memory that this rank reserved.
+    /// Staging memory that this rank uses for it, its own or shared with others.
     pub staging_bytes: u64,
     /// Chunk of message links.
     pub chunk_bytes: u64,
@@ -116,36 +116,40 @@ impl Reshard {
         let on_devices = agreement.memory.iter().any(|memory| matches!(memory, MemoryOf::Device(_) | MemoryOf::Mixed));
         let places = on_devices.then(|| identify(group, &agreement.memory, deadline)).transpose()?;
         let topology = places.as_ref().map_or(&*group.topology, |places| &places.by_device);
-        let begun = std::time::Instant::now();
-        let plan = Plan::compile(manifest.clone(), group.size())?;
-        let routed = route(&plan, topology, route_options);
-        let coverage = check(&plan, &routed.flows)?;
-        let plan_time = begun.elapsed();
+        let planned = planned::plan(group, topology, manifest, route_options, &agreement);
+        let (planned, routes) = planned::add_up(group, topology, planned, deadline)?;
         let report = Report {
             route: route_options,
             tensors: manifest.tensors().len(),
-            unique_bytes: plan.unique_bytes(),
-            delivered_bytes: plan.delivered_bytes(),
-            coverage,
-            traffic: traffic(&routed.flows, topology),
-            flows: routed.flows.len(),
+            unique_bytes: routes.unique_bytes,
+            delivered_bytes: routes.coverage.written,
+            coverage: routes.coverage,
+            traffic: routes.traffic.clone(),
+            flows: routes.flows,
             staging_bytes: 0,
             chunk_bytes: 0,
-            plan_time,
+            plan_time: planned.time,
         };
+        let (plan, flows) = (planned.plan, planned.flows);
         if let Some(places) = &places {
-            let transfer = DeviceTransfer::init(group, &plan, &routed, &local, places, deadline)?;
+            let routed = (&flows[..], route_options.kind);
+            let transfer = DeviceTransfer::init(group, &plan, routed, &local, places, deadline)?;
             return Ok(Self::over(Runner::Device(Box::new(transfer)), report, local));
         }
-        let prepared = commit(group, prepare(group, &plan, &routed, &local, &agreement), deadline)?;
+        let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
             .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
         let bound = commit(group, attached, deadline)?;
         let number = prepared.reservation.number;
-        group.engine.lock().insert(number, Execution::new(bound, number));
-        let report =
-            Report { staging_bytes: prepared.reservation.staging, chunk_bytes: prepared.chunk_bytes, ..report };
+        {
+            let mut engine = group.engine.lock();
+            engine.insert(number, Execution::new(bound, number));
+            if let Some(members) = prepared.turn.clone() {
+                engine.turns.add(number, agreement.context, members);
+            }
+        }
+        let report = Report { staging_bytes: prepared.staging_bytes, chunk_bytes: prepared.chunk_bytes, ..report };
         Ok(Self::over(Runner::Host(prepared.reservation), report, local))
     }
 
@@ -272,7 +276,7 @@ impl Drop for Reshard {
             std::mem::forget(std::mem::take(&mut self.holds));
             std::mem::forget(self._tensors.clone());
             if let Runner::Host(reservation) = &self.runner {
-                std::mem::forget(reservation.segment.clone());
+                std::mem::forget((reservation.segment.clone(), reservation.slots.clone()));
             }
         }
     }

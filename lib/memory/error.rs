@@ -3,6 +3,7 @@
 
 use super::SegmentId;
 use super::device::DeviceError;
+use crate::base::env::EnvError;
 use nix::errno::Errno;
 use std::time::Duration;
 use thiserror::Error;
@@ -13,6 +14,9 @@ pub enum MemoryError {
     /// A GPU or its memory.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// An environment variable that cannot be used.
+    #[error(transparent)]
+    Env(#[from] EnvError),
     /// A segment or private buffer could not be made.
     #[error(
         "cannot make {bytes} bytes of memory for {name:?}: {operation} failed; check free memory, the cgroup's limit and ulimit -v, -n"

@@ -10,6 +10,9 @@ pub mod copy;
 pub mod device;
 mod directory;
 pub(crate) mod error;
+mod mapping;
+mod pages;
+pub mod policy;
 pub mod process;
 pub mod server;
 pub mod shared;
@@ -23,6 +26,7 @@ pub use buffer::{Buffer, MemoryKind, ReadGuard, ReadHold, WriteGuard, WriteHold}
 pub use client::{Lifeline, PeerSegments};
 pub use device::DeviceError;
 pub use error::MemoryError;
+pub use pages::{PageChoice, Pages};
 pub use process::ProcessMemory;
 pub use server::{Published, SegmentServer};
 pub use shared::{SegmentId, SharedMemory};

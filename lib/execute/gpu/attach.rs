@@ -2,7 +2,7 @@
 //! pieces between the same places that wait for the same word share boxes; what waits for nothing but a start comes
 //! first, then the others in the order that all ranks share.
 
-use super::super::bind::{append, own_end, peer_end};
+use super::super::bind::{End, append, own_end, own_ends, peer_end};
 use super::super::exchange::{Export, ExportedMemory};
 use super::super::program::{Incoming, Storage};
 use super::super::tensors::LocalTensors;
@@ -217,20 +217,21 @@ impl Attach<'_> {
         };
         let missing = |peer| ExecuteError::Protocol { peer, what: format!("no place for tensor number {tensor}") };
         let destination_span = self.own_span(Side::Destination, tensor)?.ok_or_else(|| missing(Rank::default()))?;
+        let destinations = own_ends(plan, local, Side::Destination, piece).ok_or_else(|| missing(Rank::default()))?;
         let mut table = CopyTable::new();
-        let destination = own_end(plan, local, Side::Destination, piece).map(|(end, _)| end);
-        let destination = destination.ok_or_else(|| missing(Rank::default()))?;
+        let mut add = |source: &End<'_>| {
+            destinations.iter().try_for_each(|destination| append(&mut table, plan, piece, source, destination))
+        };
         let Some((peer, side)) = from else {
             let source_span = self.own_span(Side::Source, tensor)?.ok_or_else(|| missing(Rank::default()))?;
-            let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
-            append(&mut table, plan, piece, &source.ok_or_else(|| missing(Rank::default()))?, &destination)?;
+            let source = own_end(plan, local, Side::Source, piece);
+            add(&source.ok_or_else(|| missing(Rank::default()))?)?;
             return Ok((source_span, destination_span, table));
         };
         let maps = self.maps_of(side, tensor, peer).ok_or_else(|| missing(peer))?;
         let exported = self.attached.peers.get(&peer).and_then(|known| known.tensors.get(&(side, tensor)));
         let (export, span) = exported.ok_or_else(|| missing(peer))?;
-        let source = peer_end(plan, &maps, export, 0, piece).ok_or_else(|| missing(peer))?;
-        append(&mut table, plan, piece, &source, &destination)?;
+        add(&peer_end(plan, &maps, export, 0, piece).ok_or_else(|| missing(peer))?)?;
         Ok((*span, destination_span, table))
     }
 

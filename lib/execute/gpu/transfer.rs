@@ -6,7 +6,7 @@ use super::super::agree::{chain, commit, unreadable};
 use super::super::program::{Storage, compile};
 use super::super::reach::Reach;
 use super::super::tensors::LocalTensors;
-use super::super::{ExecuteError, Group};
+use super::super::{ExecuteError, Group, Side};
 use super::attach::{Attached, attach};
 use super::board::Board;
 use super::engine::Ordered;
@@ -14,12 +14,13 @@ use super::invite::{BoardMemory, DeviceInvitation, Prepared, prepare};
 use super::place::Places;
 use crate::base::{Backoff, Deadline, Rank, env};
 use crate::bootstrap::Cause;
+use crate::layout::positions::padding_boxes;
 use crate::memory::device::params::{PHASE_AWAIT, PHASE_CLOSE, Verdict};
 use crate::memory::device::{
     Device, DeviceError, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream,
 };
 use crate::plan::Plan;
-use crate::route::Routed;
+use crate::route::{LocalFlow, RouteKind};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -59,7 +60,7 @@ impl DeviceTransfer {
     pub(in crate::execute) fn init(
         group: &Group,
         plan: &Plan,
-        routed: &Routed,
+        (flows, route): (&[LocalFlow], RouteKind),
         local: &LocalTensors,
         places: &Places,
         deadline: Deadline,
@@ -72,10 +73,10 @@ impl DeviceTransfer {
             mapped: true,
             chunk_bytes: 0,
         };
-        let program = compile(plan, &routed.flows, &places.together, &reach, group.rank);
+        let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
         let stores = program.items.iter().any(|item| item.storage == Storage::Slot);
-        let program =
-            if stores { Err(ExecuteError::RouteOnDevices { route: routed.options.kind }) } else { Ok(program) };
+        let program = if stores { Err(ExecuteError::RouteOnDevices { route }) } else { Ok(program) };
+        let program = program.and_then(|program| check_padding(plan, local).map(|()| program));
         let prepared = program.and_then(|program| prepare(group, places, program, local, deadline));
         let prepared = commit(group, prepared, deadline)?;
         let joined = exchange(group, &prepared, deadline)
@@ -209,6 +210,17 @@ impl DeviceTransfer {
         let (epoch, found) = (verdict.epoch, verdict.found);
         DeviceError::GaveUp { device: device.label().to_string(), phase, what, epoch, found }
     }
+}
+
+/// Padding that a layout asks to be written is refused: the moves of a device have tensors at both ends.
+fn check_padding(plan: &Plan, local: &LocalTensors) -> Result<(), ExecuteError> {
+    for (tensor, spec) in plan.manifest().tensors().iter().enumerate() {
+        let maps = local.maps(Side::Destination, tensor as u32).unwrap_or_default();
+        if spec.destination.padding().is_some() && !padding_boxes(maps).is_empty() {
+            return Err(ExecuteError::PaddingOnDevices { tensor: spec.name.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// What words of the board are about, for messages.
