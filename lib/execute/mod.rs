@@ -23,6 +23,7 @@ mod execution;
 mod gpu;
 mod group;
 mod hop;
+mod links;
 mod overlap;
 mod planned;
 mod prepare;
