@@ -29,13 +29,17 @@
 //! names = ["model.embed_tokens.weight", "lm_head.weight"]   # one tensor of two names
 //! ```
 //!
-//! `[[fuse]]` tables, of tensors that a side stores as one, are in `fuse`.
+//! `[[fuse]]` tables, of tensors that a side stores as one, are in `fuse`; `[[split]]` tables, of tensors that a checkpoint
+//! stores as one, in `split`; `[[store]]` and `[[scales]]` tables, of how a side stores a tensor, in `store`.
 
-use super::RulesError;
 use super::effect::Effect;
-use super::fuse::FuseRule;
+use super::fuse::{FuseRule, FuseSide};
+use super::split::SplitRule;
+use super::store::{ScaleRule, StoreRule};
+use super::{ExpertFile, RulesError};
 use super::pattern::{Match, NamePattern};
 use super::rules_text::{Document, read};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// The rules that come with the library, by file name.
@@ -65,6 +69,14 @@ pub struct Rules {
     pub(super) tied: Vec<(String, Vec<String>)>,
     /// Tensors that are stored as one.
     pub(super) fuses: Vec<FuseRule>,
+    /// Tensors that a checkpoint stores as one.
+    pub(super) splits: Vec<SplitRule>,
+    /// How single tensors are stored.
+    pub(super) stores: Vec<StoreRule>,
+    /// Scales of blocks; the first rule for a name decides.
+    pub(super) scales: Vec<ScaleRule>,
+    /// Slots of experts, by side.
+    pub(super) expert_files: Vec<(FuseSide, ExpertFile)>,
 }
 
 /// Rules of one origin.
@@ -139,7 +151,33 @@ impl Rules {
         overrides.layer_words.append(&mut self.layer_words);
         overrides.tied.append(&mut self.tied);
         overrides.fuses.append(&mut self.fuses);
+        overrides.splits.append(&mut self.splits);
+        overrides.stores.append(&mut self.stores);
+        overrides.scales.append(&mut self.scales);
+        overrides.expert_files.append(&mut self.expert_files);
         overrides
+    }
+
+    /// The same where a side stores experts in the slots of `file`.
+    pub fn with_experts(mut self, side: FuseSide, file: ExpertFile) -> Self {
+        self.expert_files.retain(|(known, _)| *known != side);
+        self.expert_files.push((side, file));
+        self
+    }
+
+    /// The rules as they are for one side: those about the storage of the other are left out.
+    pub fn on(&self, side: FuseSide) -> Cow<'_, Rules> {
+        let same = self.fuses.iter().all(|rule| rule.is_on(side))
+            && self.stores.iter().all(|rule| rule.is_on(side))
+            && self.expert_files.is_empty();
+        if same {
+            return Cow::Borrowed(self);
+        }
+        let mut rules = self.clone();
+        rules.fuses.retain(|rule| rule.is_on(side));
+        rules.stores.retain(|rule| rule.is_on(side));
+        rules.expert_files.retain(|(known, _)| *known == side);
+        Cow::Owned(rules)
     }
 
     /// Takes all but the rules.
@@ -147,6 +185,9 @@ impl Rules {
         self.layer_words.extend(document.layer_words);
         self.tied.extend(document.tied);
         self.fuses.extend(document.fuses);
+        self.splits.extend(document.splits);
+        self.stores.extend(document.stores);
+        self.scales.extend(document.scales);
         document.rules
     }
 
