@@ -146,6 +146,9 @@ fn fused_destinations() {
     let stacked = "model.layers.0.mlp.experts.w13_weight";
     let shape = local("qwen3-235b-a22b-stacked", "moe-stacked-fused", "tp=2,ep=4", stacked, 188);
     assert_eq!(shape, [32, 1536, 4096]);
+    // 32 experts of 128 on each of 4 ranks, with gate and up of 1536 / 2 rows.
+    let stacks = "model.layers.0.mlp.experts.w13_weight";
+    assert_eq!(local("qwen3-235b-a22b", "moe-stack", "tp=2,ep=4", stacks, 94 * 3), [32, 1536, 4096]);
     let shared = "model.layers.3.mlp.shared_experts.gate_up_proj.weight";
     assert_eq!(local("deepseek-v3", "deepseek-fused", "tp=16", shared, 3 + 59 * 257), [2 * 2048 / 16, 7168]);
 }

@@ -51,12 +51,15 @@ pub(super) const EMBEDDED: [(&str, &str); 4] = [
 ];
 
 /// Rules that fuse tensors, by file name; they count when they are asked for.
-pub(super) const FUSING: [(&str, &str); 5] = [
+pub(super) const FUSING: [(&str, &str); 8] = [
     ("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml")),
     ("llama-fused.toml", include_str!("../rules/llama-fused.toml")),
     ("moe-fused.toml", include_str!("../rules/moe-fused.toml")),
     ("moe-stacked-fused.toml", include_str!("../rules/moe-stacked-fused.toml")),
+    ("moe-stack.toml", include_str!("../rules/moe-stack.toml")),
+    ("mixtral-stack.toml", include_str!("../rules/mixtral-stack.toml")),
     ("deepseek-fused.toml", include_str!("../rules/deepseek-fused.toml")),
+    ("deepseek-stack.toml", include_str!("../rules/deepseek-stack.toml")),
 ];
 
 /// Rules for tensors by name, in tiers: the first tier with a rule for a name decides.
