@@ -1,9 +1,9 @@
 //! Tensors that the destination stores as one: every shard against the definition of its form, head by head.
 
+use crate::assembly::shard;
 use crate::job::Job;
 use crate::model::{self, Tensor};
 use safetensors::{Dtype, SafeTensors};
-use std::path::Path;
 
 /// Attention of a BERT with 12 heads of 2 rows, and a tensor that no rule fuses.
 const BERT: &[Tensor] = &[
@@ -30,14 +30,6 @@ fn rows(tensor: &Tensor, from: usize, to: usize) -> Vec<u8> {
     let bytes = model::contents(tensor);
     let row = bytes.len() / tensor.2[0];
     bytes[from * row..to * row].to_vec()
-}
-
-/// A tensor of a rank's shard file.
-fn shard(folder: &Path, rank: usize, name: &str) -> (Vec<usize>, Vec<u8>) {
-    let bytes = std::fs::read(folder.join(format!("rank-{rank:05}.safetensors"))).unwrap();
-    let shards = SafeTensors::deserialize(&bytes).unwrap();
-    let found = shards.tensor(name).unwrap_or_else(|error| panic!("{name} on rank {rank}: {error}"));
-    (found.shape().to_vec(), found.data().to_vec())
 }
 
 #[test]

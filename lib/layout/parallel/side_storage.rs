@@ -139,3 +139,7 @@ impl SideLayouts<'_> {
         RulesError::Slots { tensor, source }
     }
 }
+
+#[cfg(test)]
+#[path = "side_storage_tests.rs"]
+mod tests;
