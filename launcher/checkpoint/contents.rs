@@ -84,9 +84,7 @@ impl Model {
             }
             Contents::Synthetic { seed } => Ok(Bytes::Seed(*seed)),
             // A part is made of a tensor that is none.
-            Contents::Elsewhere | Contents::Part { .. } => {
-                Err(RegionError::Elsewhere { tensor: tensor.name.clone() })
-            }
+            Contents::Elsewhere | Contents::Part { .. } => Err(RegionError::Elsewhere { tensor: tensor.name.clone() }),
         }
     }
 }

@@ -141,9 +141,9 @@ mod tests {
         let row = layout(&[5, 3], [0, 1], Placement::shard(0));
         let scalar = layout(&[], [1, 0], Placement::Replicate);
         let uneven = layout(&[4], [0, 1], Placement::sizes(0, [4, 0]));
-        let entry = |name, layout, within| LayoutEntry { name, layout, within, is_leading: false, is_transposed: false };
-        let tensors =
-            [entry("row", &row, None), entry("scalar", &scalar, Some("all")), entry("uneven", &uneven, None)];
+        let entry =
+            |name, layout, within| LayoutEntry { name, layout, within, is_leading: false, is_transposed: false };
+        let tensors = [entry("row", &row, None), entry("scalar", &scalar, Some("all")), entry("uneven", &uneven, None)];
         let file = LayoutFile::new(Rank(1), tensors).unwrap();
         assert_eq!(file.meshes.len(), 2);
         assert_eq!(file.tensors.iter().map(|tensor| tensor.mesh).collect::<Vec<_>>(), [0, 1, 0]);

@@ -4,10 +4,10 @@
 use super::Arguments;
 use super::consent::agree;
 use super::error::RefitError;
+use super::output::Stored;
 use super::progress::Progress;
 use super::report::{NicRate, RankRow, Results, spread};
 use super::shards::{self, SideMemory};
-use super::output::Stored;
 use super::sides::Request;
 use super::verify::{self, Held};
 use super::{everywhere, nic_rate, output};

@@ -6,7 +6,8 @@ use super::{Manifest, PlanError};
 use crate::base::Rank;
 use crate::layout::model::Model;
 use crate::layout::parallel::{
-    FuseSide, FusedTensor, Origin, ParallelError, ParallelSpec, PreparedModel, RuledModel, Rules, RulesError, SideLayouts,
+    FuseSide, FusedTensor, Origin, ParallelError, ParallelSpec, PreparedModel, RuledModel, Rules, RulesError,
+    SideLayouts,
 };
 
 /// How one side lies.

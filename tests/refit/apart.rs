@@ -39,9 +39,8 @@ fn one_source_tensor_lands_in_three() {
     let (folder, path) = model::file(ATTENTION);
     let (bias, weight) = (Elements::of(&ATTENTION[0]), Elements::of(&ATTENTION[1]));
     // The trainer has it in one tensor as well, or in three.
-    for (number, source) in [String::new(), FUSE.replace("heads", "side = \"source\"\nform = \"grouped\"\nheads")]
-        .iter()
-        .enumerate()
+    for (number, source) in
+        [String::new(), FUSE.replace("heads", "side = \"source\"\nform = \"grouped\"\nheads")].iter().enumerate()
     {
         let out = folder.path().join(format!("out{number}"));
         let job = Job::new(4, &path).run_with("--domains 2").with("--src tp=2 --dst tp=2");
@@ -50,7 +49,10 @@ fn one_source_tensor_lands_in_three() {
             for (part, (name, rows)) in [("q", 6), ("k", 3), ("v", 3)].into_iter().enumerate() {
                 let name = |kind| format!("model.layers.0.self_attn.{name}_proj.{kind}");
                 let row = |at: usize| grouped(part, rank * rows + at);
-                assert_eq!(shard(&out, 2 + rank, &name("weight")), built(&[rows, 5], |at| weight.at(&[row(at[0]), at[1]])));
+                assert_eq!(
+                    shard(&out, 2 + rank, &name("weight")),
+                    built(&[rows, 5], |at| weight.at(&[row(at[0]), at[1]]))
+                );
                 assert_eq!(shard(&out, 2 + rank, &name("bias")), built(&[rows], |at| bias.at(&[row(at[0])])));
             }
         }
@@ -156,7 +158,8 @@ fn both_names_of_a_tied_tensor() {
 #[test]
 fn bad_splits() {
     let (_folder, path) = model::file(ATTENTION);
-    let refused = |rules: &str, said: &[&str]| Job::new(2, &path).with("--src tp=1 --dst tp=1").rules(rules).refused(said);
+    let refused =
+        |rules: &str, said: &[&str]| Job::new(2, &path).with("--src tp=1 --dst tp=1").rules(rules).refused(said);
     refused(&SPLIT.replace("query = 4", "query = 7"), &["my.toml:2", "qkv_proj.bias", "cannot be taken apart"]);
     refused(&SPLIT.replace("qkv_proj", "qkv"), &["no tensor of model", "*.self_attn.qkv.{weight,bias}"]);
     refused(&SPLIT.replace("form = \"grouped\"", "form = \"wide\""), &["form = \"wide\"", "interleaved"]);

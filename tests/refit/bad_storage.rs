@@ -20,7 +20,7 @@ fn bad_rules() {
     let fuse = "[[fuse]]\nparts = [\"*.gate_proj.weight\", \"*.up_proj.weight\"]\ninto = \"*.gate_up\"\n";
     let cases: [(String, &[&str]); 27] = [
         (store("*.nothing", "transposed = true"), &["no tensor of model", "*.nothing"]),
-        (head("") , &["says nothing about storage"]),
+        (head(""), &["says nothing about storage"]),
         (head("side = \"destination\""), &["says nothing about storage"]),
         ("[[store]]\nnames = []\ntransposed = true\n".into(), &["lists no names"]),
         (head("transpose = true"), &["unknown field `transpose`", "`transposed`"]),
@@ -44,8 +44,14 @@ fn bad_rules() {
         (head("heads = { of = \"keys\" }"), &["of = \"keys\"", "query, key-value"]),
         (head("heads = { of = \"query\" }"), &["does not say how many attention heads"]),
         (head("heads = { of = \"query\", query = 3, key_value = 1 }"), &["10 indices, which are not 3 heads"]),
-        (format!("{}{}", head("transposed = true"), store("lm_head.*", "transposed = true")), &["my.toml:4", "matched by rule", "my.toml:1"]),
-        (format!("{fuse}{}", store("*.gate_proj.weight", "pad = { to = 12 }")), &["pad of tensor", "stored within", "gate_up"]),
+        (
+            format!("{}{}", head("transposed = true"), store("lm_head.*", "transposed = true")),
+            &["my.toml:4", "matched by rule", "my.toml:1"],
+        ),
+        (
+            format!("{fuse}{}", store("*.gate_proj.weight", "pad = { to = 12 }")),
+            &["pad of tensor", "stored within", "gate_up"],
+        ),
     ];
     for (rules, said) in cases {
         let job = Job::new(5, &path).with("--src tp=1 --dst tp=4").rules(&rules);

@@ -94,10 +94,13 @@ fn single_experts_into_stacks_with_redundant_slots() {
 #[test]
 fn stacks_in_order() {
     let (folder, path) = model::file(&MODEL[..18]);
-    for (number, (spec, shares)) in
-        [("ep=4", &[(0, 1), (1, 3), (3, 4), (4, 6)][..]), ("dp=2", &[(0, 6), (0, 6)]), ("etp=1,ep=2,dp=2", &[(0, 3), (3, 6)])]
-            .into_iter()
-            .enumerate()
+    for (number, (spec, shares)) in [
+        ("ep=4", &[(0, 1), (1, 3), (3, 4), (4, 6)][..]),
+        ("dp=2", &[(0, 6), (0, 6)]),
+        ("etp=1,ep=2,dp=2", &[(0, 3), (3, 6)]),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let out = folder.path().join(format!("out{number}"));
         let job = Job::new(2 + shares.len(), &path).with("--src tp=2 --dst").with(spec);
@@ -125,7 +128,8 @@ fn stacks_into_single_experts() {
     let job = Job::new(5, &path).run_with("--domains 2").with("--src ep=3 --dst ep=2").rules(&rules);
     let job = job.path("--expert-map-src", &sources).path("--expert-map-dst", &destinations).path("--out", &out);
     job.verified();
-    let whole = |rank: usize, tensor: &Tensor| (shard(&out, rank, tensor.0), (tensor.2.to_vec(), model::contents(tensor)));
+    let whole =
+        |rank: usize, tensor: &Tensor| (shard(&out, rank, tensor.0), (tensor.2.to_vec(), model::contents(tensor)));
     for rank in 0..2 {
         let slots = &REDUNDANT[4 * rank..4 * rank + 4];
         let layout = std::fs::read_to_string(out.join(format!("rank-{:05}.layout.json", 3 + rank))).unwrap();
@@ -163,7 +167,10 @@ fn bad_maps_and_stacks() {
     refused("[0, 1, 2, 3, 4, 5]", &parts, &["every part has {expert}"]);
     let (_folder, dense) = model::file(&[("model.norm.weight", Dtype::F32, &[3])]);
     let file = map(folder.path(), "map.json", "[0, 1]");
-    Job::new(2, &dense).with("--src tp=1 --dst tp=1").path("--expert-map-dst", &file).refused(&["no rule finds an expert"]);
+    Job::new(2, &dense)
+        .with("--src tp=1 --dst tp=1")
+        .path("--expert-map-dst", &file)
+        .refused(&["no rule finds an expert"]);
     // Expert 3 is not in the file.
     let few: Vec<Tensor> = MODEL[..18].iter().filter(|tensor| !tensor.0.contains(".3.")).copied().collect();
     let (_folder, few) = model::file(&few);

@@ -130,7 +130,8 @@ fn heads_are_not_cut() {
         ("model.layers.0.self_attn.q_proj.weight", Dtype::BF16, &[24, 5]),
     ];
     let (folder, path) = model::file(ATTENTION);
-    std::fs::write(folder.path().join("config.json"), r#"{"num_attention_heads": 8, "num_key_value_heads": 2}"#).unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"num_attention_heads": 8, "num_key_value_heads": 2}"#)
+        .unwrap();
     let rules = |split: &str| {
         format!(
             "[[store]]\nnames = [\"*.k_proj.weight\"]\nheads = {{ of = \"key-value\", split = \"{split}\" }}\n\

@@ -42,7 +42,9 @@ pub enum ExpertFileError {
         layers: u64,
     },
     /// A model without experts.
-    #[error("expert map {origin} is given, and no rule finds an expert in model {model:?}; leave it out, or write rules with experts or ep")]
+    #[error(
+        "expert map {origin} is given, and no rule finds an expert in model {model:?}; leave it out, or write rules with experts or ep"
+    )]
     NoExperts {
         /// Where the text comes from.
         origin: String,
@@ -84,9 +86,9 @@ impl ExpertFile {
     pub fn parse(text: &str, origin: &str) -> Result<Self, ExpertFileError> {
         let read = serde_json::from_str::<FileText>(text);
         let rows = match read {
-            Ok(FileText::Layers(rows) | FileText::Named(NamedText { physical_to_logical_map: RowsText::Layers(rows) })) => {
-                rows
-            }
+            Ok(
+                FileText::Layers(rows) | FileText::Named(NamedText { physical_to_logical_map: RowsText::Layers(rows) }),
+            ) => rows,
             Ok(FileText::All(row) | FileText::Named(NamedText { physical_to_logical_map: RowsText::All(row) })) => {
                 vec![row]
             }
@@ -95,7 +97,9 @@ impl ExpertFile {
             }
         };
         match rows.is_empty() {
-            true => Err(ExpertFileError::Unreadable { origin: origin.to_string(), reason: "it has no row".to_string() }),
+            true => {
+                Err(ExpertFileError::Unreadable { origin: origin.to_string(), reason: "it has no row".to_string() })
+            }
             false => Ok(Self { origin: origin.to_string(), rows }),
         }
     }
@@ -125,7 +129,8 @@ impl ExpertFile {
             _ if rows == with_experts.len() => Ok(in_order(&mut with_experts.iter())),
             _ if rows == main.clone().count() => Ok(in_order(&mut main.clone())),
             _ if (rows as u64 == layers || rows as u64 == all) && !with_experts.contains(&None) => {
-                let row = |layer: &Option<u64>| Some((*layer, usize::try_from((*layer)?).ok().filter(|&row| row < rows)?));
+                let row =
+                    |layer: &Option<u64>| Some((*layer, usize::try_from((*layer)?).ok().filter(|&row| row < rows)?));
                 Ok(with_experts.iter().filter_map(row).collect())
             }
             _ => {
@@ -169,7 +174,10 @@ mod tests {
             assert!(error.to_string().contains("map.json"), "{error}");
         }
         let error = rows("[[0], [0]]", &[1, 2, 3], 7).unwrap_err().to_string();
-        assert!(error.contains("2 rows") && error.contains("3 layers with experts") && error.contains("7 layers"), "{error}");
+        assert!(
+            error.contains("2 rows") && error.contains("3 layers with experts") && error.contains("7 layers"),
+            "{error}"
+        );
         assert!(matches!(rows("[0]", &[], 3), Err(ExpertFileError::NoExperts { .. })));
     }
 }

@@ -108,7 +108,8 @@ impl<'a> PreparedModel<'a> {
 
     /// The same model with other tensors.
     fn replace(&mut self, tensors: Vec<ModelTensor>, model: &Model) -> Result<(), RulesError> {
-        let made = Model::new(model.name(), tensors).map_err(|error| RulesError::Model { reason: error.to_string() })?;
+        let made =
+            Model::new(model.name(), tensors).map_err(|error| RulesError::Model { reason: error.to_string() })?;
         self.model = Cow::Owned(made.with_dimensions(model.dimensions()).with_tied(model.tied().to_vec()));
         Ok(())
     }

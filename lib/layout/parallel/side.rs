@@ -4,7 +4,7 @@
 use super::arrange::{Arrangement, Nesting, TensorShape};
 use super::effect::StageWord;
 use super::ruled::{Place, RuledTensor};
-use super::{ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, StorageError, WeightView};
+use super::{ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
 use crate::base::Rank;
 use crate::layout::{Dtype, ExpertMap, Layout, LayoutError, Mesh, Placement};
 use std::collections::HashMap;
@@ -150,22 +150,10 @@ impl<'a> SideLayouts<'a> {
             let placement = placement.placement(fused_part as usize, ruled.fused()[number as usize].dim);
             made.set(tensor_axis, Nesting::Tensor, placement);
         }
-        let failed = |source| RulesError::Layout { tensor: tensor.name.clone(), source };
-        if let Some(rule) = ruled.stored(like) {
-            let failed = |source| RulesError::Storage { rule: rule.origin.clone(), source };
-            if let Some(shares) = &rule.heads {
-                let dim = tensor_axis.and_then(|axis| made.placements[axis].dim());
-                let uncut = || failed(StorageError::HeadsUncut { tensor: tensor.name.clone() });
-                if tensor_axis.is_some() {
-                    let dim = dim.ok_or_else(uncut)?;
-                    let heads = shares.axis(&tensor.name, shape[dim], ruled.known(), along(tensor_axis));
-                    let maps = heads.map_err(failed)?;
-                    made.set(tensor_axis, Nesting::Tensor, Placement::parts(dim, maps));
-                }
-            }
-            self.arrange_extents(like, &mesh, &mut made).map_err(failed)?;
-        }
-        let layout = made.place(shape, tensor.dtype, mesh).map_err(failed)?;
+        self.deal_out_heads(like, tensor_axis, &mesh, &mut made)?;
+        self.arrange_extents(like, &mesh, &mut made)?;
+        let layout = made.place(shape, tensor.dtype, mesh);
+        let layout = layout.map_err(|source| RulesError::Layout { tensor: tensor.name.clone(), source })?;
         self.fill_padding(index, like, layout)
     }
 
@@ -185,15 +173,17 @@ impl<'a> SideLayouts<'a> {
         Ok(Arrangement::new(&self.view(effect.view()).axes, effect, TensorShape { extents: shape, leading, stacked }))
     }
 
-    pub(super) fn axes_and_mesh(&mut self, index: usize, part: Part) -> Result<(Vec<(ParallelAxis, u32)>, Arc<Mesh>), RulesError> {
+    pub(super) fn axes_and_mesh(
+        &mut self,
+        index: usize,
+        part: Part,
+    ) -> Result<(Vec<(ParallelAxis, u32)>, Arc<Mesh>), RulesError> {
         let ruled = self.ruled;
         let view = ruled.effect(ruled.tensor(index).effect).view();
         let holders = match part.owners {
             Owners::All => None,
             Owners::One(owner) => Some(vec![owner]),
-            Owners::Slots { row, expert, experts } => {
-                Some(self.experts(index, Some(row), experts)?.holders(expert))
-            }
+            Owners::Slots { row, expert, experts } => Some(self.experts(index, Some(row), experts)?.holders(expert)),
         };
         let tensor = &ruled.model().tensors()[index].name;
         let mesh = self.mesh(view, part, holders);

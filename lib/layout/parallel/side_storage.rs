@@ -8,29 +8,44 @@ use crate::layout::element::encode;
 use crate::layout::{AxisMap, ExpertError, Interval, Layout, Mesh, Part as MapPart, Placement};
 
 impl SideLayouts<'_> {
-    /// Leaves out what is not wanted of tensor number `index`, and pads what is.
-    pub(super) fn arrange_extents(
+    /// Makes `tp` deal out tensor number `index` by whole heads.
+    pub(super) fn deal_out_heads(
         &self,
         index: usize,
+        tensor_axis: Option<usize>,
         mesh: &Mesh,
         made: &mut Arrangement,
-    ) -> Result<(), StorageError> {
+    ) -> Result<(), RulesError> {
+        let tensor = &self.ruled.model().tensors()[index];
+        let rule = self.ruled.stored(index).and_then(|rule| Some((rule, rule.heads.as_ref()?)));
+        let (Some((rule, heads)), Some(axis)) = (rule, tensor_axis) else { return Ok(()) };
+        let failed = |source| RulesError::Storage { rule: rule.origin.clone(), source };
+        let Some(dim) = made.placements[axis].dim() else {
+            return Err(failed(StorageError::HeadsUncut { tensor: tensor.name.clone() }));
+        };
+        let maps = heads.axis(&tensor.name, tensor.shape[dim], self.ruled.known(), mesh.shape()[axis]);
+        made.set(tensor_axis, Nesting::Tensor, Placement::parts(dim, maps.map_err(failed)?));
+        Ok(())
+    }
+
+    /// Leaves out what is not wanted of tensor number `index`, and pads what is.
+    pub(super) fn arrange_extents(&self, index: usize, mesh: &Mesh, made: &mut Arrangement) -> Result<(), RulesError> {
         let Some(rule) = self.ruled.stored(index) else { return Ok(()) };
+        let failed = |source| RulesError::Storage { rule: rule.origin.clone(), source };
         let leading = usize::from(self.ruled.is_leading(index));
         let shape = &self.ruled.model().tensors()[index].shape;
-        let wanted = |dim: usize| match rule.crop {
-            Some((cropped, to)) if cropped == dim => to,
-            _ => shape[dim + leading],
-        };
         let mut dims: Vec<usize> = rule.pad.iter().map(|pad| pad.dim).chain(rule.crop.map(|(dim, _)| dim)).collect();
         dims.dedup();
         for dim in dims {
-            let extent = wanted(dim);
+            let extent = match rule.crop {
+                Some((cropped, to)) if cropped == dim => to,
+                _ => shape[dim + leading],
+            };
             let cutting = made.placements.iter().zip(mesh.shape());
             let ranks = cutting.filter(|(placement, _)| placement.dim() == Some(dim + leading));
             let ranks = ranks.map(|(_, &length)| u64::from(length)).product();
             let padded = match rule.pad.filter(|pad| pad.dim == dim) {
-                Some(pad) => pad.extent(extent, ranks)?,
+                Some(pad) => pad.extent(extent, ranks).map_err(failed)?,
                 None => extent,
             };
             let parts = [MapPart::Global(Interval { lo: 0, hi: extent }), MapPart::Padding(padded - extent)];
@@ -99,36 +114,17 @@ impl SideLayouts<'_> {
         let mut made = self.cut(index, &held.shape)?;
         let (axes, mesh) = self.axes_and_mesh(index, part)?;
         let tensor_axis = axes.iter().position(|&(axis, _)| axis.in_rules() == ParallelAxis::Tensor);
-        for cut in 0..held.shape.len() {
-            let cutting: Vec<usize> = (0..axes.len())
-                .filter(|&axis| made.placements[axis].dim() == Some(cut) && (cut != dim || Some(axis) != tensor_axis))
-                .filter(|&axis| mesh.shape()[axis] > 1)
-                .collect();
-            if cutting.len() > usize::from(cut != dim) {
-                let spec = cutting.iter().map(|&axis| format!("{}={}", axes[axis].0, axes[axis].1)).collect::<Vec<_>>();
-                let (scales, spec) = (scales.name.clone(), spec.join(","));
-                return Err(failed(StorageError::ScalesCut { scales, dim: cut, spec }));
-            }
+        if let Some((cut, spec)) = cut_again(&made, &axes, &mesh, (dim, tensor_axis)) {
+            return Err(failed(StorageError::ScalesCut { scales: scales.name.clone(), dim: cut, spec }));
         }
-        for axis in 0..axes.len() {
-            let Placement::Shard { dim: cut, split } = made.placements[axis].clone() else { continue };
-            let whole = Interval { lo: 0, hi: held.shape[cut] };
-            let ranks = mesh.shape()[axis];
-            let tiles = |rank| {
-                let Interval { lo, hi } = split.part(whole, rank, ranks);
-                // An empty share has no block.
-                let hi = if lo < hi { hi.div_ceil(blocks[cut]) } else { lo / blocks[cut] };
-                AxisMap::new([Interval { lo: lo / blocks[cut], hi }])
-            };
-            made.placements[axis] = match ranks {
-                1 => Placement::Replicate,
-                _ => Placement::parts(cut, (0..ranks).map(tiles).collect::<Vec<_>>()),
-            };
+        for (placement, &ranks) in made.placements.iter_mut().zip(mesh.shape()) {
+            *placement = tiled(placement, &held.shape, blocks, ranks);
         }
         self.place_experts(index, &held.shape, &axes, &mut made)?;
         let ranks = tensor_axis.map_or(1, |axis| mesh.shape()[axis]);
         let tiles = ruled.fused_axis(number, ranks)?.blocks(blocks[dim]);
-        let tiles = tiles.map_err(|source| failed(StorageError::FusedScales { scales: scales.name.clone(), source }))?;
+        let tiles =
+            tiles.map_err(|source| failed(StorageError::FusedScales { scales: scales.name.clone(), source }))?;
         made.set(tensor_axis, Nesting::Tensor, tiles.placement(place as usize, dim));
         let layout = made.place(&scales.shape, scales.dtype, mesh);
         layout.map_err(|source| RulesError::Layout { tensor: scales.name.clone(), source })
@@ -138,6 +134,39 @@ impl SideLayouts<'_> {
         let tensor = self.ruled.model().tensors()[index].name.clone();
         RulesError::Slots { tensor, source }
     }
+}
+
+/// A dimension that more axes cut than can cut scales: none beside tensor parallelism where they are fused, one elsewhere.
+fn cut_again(
+    made: &Arrangement,
+    axes: &[(ParallelAxis, u32)],
+    mesh: &Mesh,
+    (fused, tensor_axis): (usize, Option<usize>),
+) -> Option<(usize, String)> {
+    let dims = made.placements.iter().filter_map(Placement::dim);
+    let mut cutting = dims.map(|dim| {
+        let own = |&axis: &usize| made.placements[axis].dim() == Some(dim) && mesh.shape()[axis] > 1;
+        let axes = (0..axes.len()).filter(own).filter(|&axis| dim != fused || Some(axis) != tensor_axis);
+        (dim, axes.collect::<Vec<_>>())
+    });
+    let (dim, cutting) = cutting.find(|(dim, cutting)| cutting.len() > usize::from(*dim != fused))?;
+    let spec = cutting.iter().map(|&axis| format!("{}={}", axes[axis].0, axes[axis].1)).collect::<Vec<_>>();
+    Some((dim, spec.join(",")))
+}
+
+/// What cuts the scales of a weight of `shape` where `placement` cuts that, alone along its dimension.
+fn tiled(placement: &Placement, shape: &[u64], blocks: &[u64], ranks: u32) -> Placement {
+    let Placement::Shard { dim, split } = placement else { return placement.clone() };
+    if ranks == 1 {
+        return Placement::Replicate;
+    }
+    let (whole, block) = (Interval { lo: 0, hi: shape[*dim] }, blocks[*dim]);
+    let tiles = |rank| match split.part(whole, rank, ranks) {
+        // No index of any block.
+        part if part.is_empty() => AxisMap::default(),
+        Interval { lo, hi } => AxisMap::new([Interval { lo: lo / block, hi: hi.div_ceil(block) }]),
+    };
+    Placement::parts(*dim, (0..ranks).map(tiles).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -141,13 +141,15 @@ impl SplitRule {
             let last = inner.len().checked_sub(2).ok_or_else(wrong)?;
             order.swap(last, last + 1);
         }
-        let axis = self.axis(&tensor.name, inner[order[self.dim]], model).map_err(|error| error.unwrap_or_else(wrong))?;
+        let axis =
+            self.axis(&tensor.name, inner[order[self.dim]], model).map_err(|error| error.unwrap_or_else(wrong))?;
         let experts = if self.stacked { tensor.shape[0] } else { 1 };
         if tensor.shape.contains(&0) || experts > MOST_EXPERTS {
             return Err(wrong());
         }
         let mut made = Vec::new();
-        for (expert, (part, name)) in (0..experts).flat_map(|expert| (0..).zip(&self.parts).map(move |at| (expert, at))) {
+        for (expert, (part, name)) in (0..experts).flat_map(|expert| (0..).zip(&self.parts).map(move |at| (expert, at)))
+        {
             let map = |dim: usize| match dim == self.dim {
                 true => axis.map(part, 0).cloned().unwrap_or_default(),
                 false => AxisMap::new([Interval { lo: 0, hi: inner[order[dim]] }]),
@@ -173,7 +175,8 @@ impl SplitRule {
             let HeadCounts { query, key_value } = heads.counts(model)?;
             let all = key_value.checked_mul(2).and_then(|both| both.checked_add(query)).filter(|&all| all > 0);
             let size = all.filter(|all| extent % all == 0).map(|all| extent / all).ok_or(None)?;
-            let heads = HeadCounts { query, key_value }.of_extents(from, &[query, key_value, key_value].map(|n| n * size))?;
+            let heads =
+                HeadCounts { query, key_value }.of_extents(from, &[query, key_value, key_value].map(|n| n * size))?;
             return FusedAxis::attention(heads, self.form, HeadSplit::Even, 1).map_err(failed);
         }
         let count = self.parts.len() as u64;

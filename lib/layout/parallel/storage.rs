@@ -144,7 +144,8 @@ impl RuledModel<'_> {
         let fused = &self.fused[number as usize];
         let parts = fused.stacked.unwrap_or(1);
         let count = self.tensors[fused.tensors[0]].expert.map_or(0, |(_, count)| count);
-        let have = fused.tensors.iter().step_by(parts).map(|&index| self.tensors[index].expert.map(|(expert, _)| expert));
+        let have =
+            fused.tensors.iter().step_by(parts).map(|&index| self.tensors[index].expert.map(|(expert, _)| expert));
         let leads = fused.tensors.iter().all(|&index| self.is_leading(index));
         if !leads {
             return Err(self.fuse_error(number, FuseRuleError::NoLeading { into: fused.name.clone() }));

@@ -65,7 +65,9 @@ pub enum StorageError {
         pad: String,
     },
     /// A value that the type does not have.
-    #[error("pad value {value} cannot be stored exactly as {dtype} of tensor {tensor:?}; give a value that this type has")]
+    #[error(
+        "pad value {value} cannot be stored exactly as {dtype} of tensor {tensor:?}; give a value that this type has"
+    )]
     PadValue {
         /// The tensor.
         tensor: String,
@@ -103,7 +105,9 @@ pub enum StorageError {
         source: FusedError,
     },
     /// `heads` for a tensor that `tp` does not cut.
-    #[error("heads are dealt out by tp, and no rule says which dimension of tensor {tensor:?} it cuts; add a [[rule]] with tp")]
+    #[error(
+        "heads are dealt out by tp, and no rule says which dimension of tensor {tensor:?} it cuts; add a [[rule]] with tp"
+    )]
     HeadsUncut {
         /// The tensor.
         tensor: String,
@@ -182,7 +186,9 @@ pub enum StorageError {
         first_open: usize,
     },
     /// Blocks of nothing.
-    #[error("block = {block:?}; give the indices of a block, at least 1 in each of the last dimensions, such as [128, 128]")]
+    #[error(
+        "block = {block:?}; give the indices of a block, at least 1 in each of the last dimensions, such as [128, 128]"
+    )]
     Block {
         /// As written.
         block: Vec<u64>,

@@ -269,7 +269,9 @@ impl ScaleRule {
 
     /// The name of the weight beside `scales`.
     pub(super) fn weight_of(&self, scales: &[&str]) -> Option<String> {
-        self.pairs.iter().find_map(|(scale, weight)| Some(weight.filled(&scale.captures(scales)?)))
+        // Most names are no scales, which the last component tells.
+        let mut pairs = self.pairs.iter().filter(|(scale, _)| scale.matches(scales).is_some());
+        pairs.find_map(|(scale, weight)| Some(weight.filled(&scale.captures(scales)?)))
     }
 
     /// Extents of a block in every dimension of a weight of `rank` dimensions.
