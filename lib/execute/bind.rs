@@ -6,9 +6,9 @@ use super::exchange::Export;
 use super::program::Program;
 use super::tensors::{LocalTensors, locate};
 use super::{ExecuteError, Side};
-use crate::layout::AxisMap;
-use crate::memory::copy::{CopyTable, Placed};
-use crate::plan::Plan;
+use crate::layout::{AxisMap, Dtype};
+use crate::memory::copy::{CopyTable, Operation, Placed};
+use crate::plan::{Plan, PlanError};
 use crate::route::Piece;
 use std::ops::Range;
 
@@ -42,45 +42,62 @@ pub(super) struct CopyOp {
 #[derive(Debug, Clone)]
 pub(super) enum End<'a> {
     /// In a tensor: byte position of the cell's first element, byte strides.
-    Tensor { offset: u64, strides: &'a [u64] },
+    Tensor { offset: u64, strides: &'a [u64], dtype: Dtype },
     /// Packed from this byte on.
-    Packed { offset: u64 },
+    Packed { offset: u64, dtype: Dtype },
 }
 
-/// Appends the boxes of a piece.
+impl End<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            End::Tensor { dtype, .. } | End::Packed { dtype, .. } => *dtype,
+        }
+    }
+}
+
+/// Appends the boxes of a piece; where the types of its ends differ, elements change on the way, and those that become
+/// infinite are `counted` or not.
 pub(super) fn append(
     table: &mut CopyTable,
     plan: &Plan,
     piece: &Piece,
     source: &End<'_>,
     destination: &End<'_>,
+    counted: bool,
 ) -> Result<(), ExecuteError> {
     let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
-    let element = plan.element_bytes(piece.cell.tensor);
+    let (from, to) = (source.dtype(), destination.dtype());
+    let operation = Operation::between(from, to, counted).ok_or_else(|| no_cast(plan, piece, from, to))?;
     for sub in sub_boxes(&extents, piece.start, piece.end) {
-        let packed = row_major(&sub.extents, element);
         let place = |end: &End<'_>| match end {
             // Strides may be a peer's. What saturates ends outside of every memory, which the table refuses.
-            End::Tensor { offset, strides } => sub
+            End::Tensor { offset, strides, .. } => sub
                 .lo
                 .iter()
                 .zip(*strides)
                 .fold(*offset, |sum, (&index, &stride)| sum.saturating_add(index.saturating_mul(stride))),
-            End::Packed { offset } => offset + (sub.first - piece.start) * element,
+            End::Packed { offset, dtype } => offset + (sub.first - piece.start) * dtype.bytes(),
         };
         let strides = |end: &End<'_>| match end {
             End::Tensor { strides, .. } => strides.to_vec(),
-            End::Packed { .. } => packed.clone(),
+            End::Packed { dtype, .. } => row_major(&sub.extents, dtype.bytes()),
         };
-        let (from, to) = (strides(source), strides(destination));
-        table.push(
+        let (read, written) = (strides(source), strides(destination));
+        table.push_changed(
             &sub.extents,
-            element,
-            Placed { offset: place(source), strides: &from },
-            Placed { offset: place(destination), strides: &to },
+            from.bytes(),
+            operation,
+            Placed { offset: place(source), strides: &read },
+            Placed { offset: place(destination), strides: &written },
         )?;
     }
     Ok(())
+}
+
+/// A type that a manifest should have refused.
+fn no_cast(plan: &Plan, piece: &Piece, source_dtype: Dtype, destination_dtype: Dtype) -> PlanError {
+    let name = plan.manifest().tensors()[piece.cell.tensor as usize].name.clone();
+    PlanError::Cast { name, source_dtype, destination_dtype }
 }
 
 fn row_major(extents: &[u64], element: u64) -> Vec<u64> {
@@ -96,12 +113,29 @@ pub(super) fn own_end<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piec
     let tensor = local.side(side)[piece.cell.tensor as usize].as_ref()?;
     let index = local.locate(side, piece.cell.tensor, &plan.cell(piece.cell).intervals)?;
     let offset = tensor.offset + index.iter().zip(&tensor.strides).map(|(&i, &stride)| i * stride).sum::<u64>();
-    Some((End::Tensor { offset, strides: &tensor.strides }, piece.cell.tensor))
+    let dtype = side_dtype(plan, side, piece.cell.tensor);
+    Some((End::Tensor { offset, strides: &tensor.strides, dtype }, piece.cell.tensor))
+}
+
+/// Type of a tensor on one side.
+pub(super) fn side_dtype(plan: &Plan, side: Side, tensor: u32) -> Dtype {
+    let tensor = &plan.manifest().tensors()[tensor as usize];
+    match side {
+        Side::Source => tensor.source.dtype(),
+        Side::Destination => tensor.destination.dtype(),
+    }
+}
+
+/// Whether an item's elements travel as they are in the tensors of one side.
+pub(super) fn is_unchanged(program: &Program, plan: &Plan, side: Side, item: u32) -> bool {
+    let pieces = program.item_pieces(item).iter();
+    pieces.map(|piece| piece.cell.tensor).all(|tensor| side_dtype(plan, side, tensor) == program.dtype(plan, item, tensor))
 }
 
 /// Byte position of a piece's cell in a peer's tensor.
 pub(super) fn peer_end<'a>(
     plan: &Plan,
+    side: Side,
     maps: &[AxisMap],
     export: &'a Export,
     base: u64,
@@ -113,7 +147,8 @@ pub(super) fn peer_end<'a>(
     }
     let inside = index.iter().zip(&export.strides).map(|(&i, &stride)| i.checked_mul(stride));
     let inside = inside.sum::<Option<u64>>()?;
-    Some(End::Tensor { offset: base.checked_add(export.offset)?.checked_add(inside)?, strides: &export.strides })
+    let offset = base.checked_add(export.offset)?.checked_add(inside)?;
+    Some(End::Tensor { offset, strides: &export.strides, dtype: side_dtype(plan, side, piece.cell.tensor) })
 }
 
 /// A contiguous stretch of a packed chunk that lies contiguously in a tensor.
@@ -125,7 +160,8 @@ pub(super) struct Run {
     pub(super) bytes: u64,
 }
 
-/// The runs of an item in the tensors that `end` finds, in packed order; neighbours are joined.
+/// The runs of an item in the tensors that `end` finds, in packed order; neighbours are joined. Its elements must be
+/// unchanged there.
 pub(super) fn runs<'a>(
     program: &Program,
     plan: &Plan,
@@ -137,7 +173,8 @@ pub(super) fn runs<'a>(
     for piece in program.item_pieces(item) {
         let Some(tensor_end) = end(piece) else { continue };
         let mut table = CopyTable::new();
-        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed })?;
+        let dtype = tensor_end.dtype();
+        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed, dtype }, false)?;
         table.runs(0..table.len(), |offset, packed, bytes| match runs.last_mut() {
             Some(last)
                 if last.tensor == piece.cell.tensor
@@ -148,7 +185,7 @@ pub(super) fn runs<'a>(
             }
             _ => runs.push(Run { packed, tensor: piece.cell.tensor, offset, bytes }),
         });
-        packed += (piece.end - piece.start) * plan.element_bytes(piece.cell.tensor);
+        packed += (piece.end - piece.start) * dtype.bytes();
     }
     Ok(runs)
 }
@@ -170,7 +207,7 @@ pub(super) fn count_runs(
     for piece in program.item_pieces(item) {
         if let Some((end, _)) = own_end(plan, local, side, piece) {
             let mut table = CopyTable::new();
-            append(&mut table, plan, piece, &end, &End::Packed { offset: 0 })?;
+            append(&mut table, plan, piece, &end, &End::Packed { offset: 0, dtype: end.dtype() }, false)?;
             count += table.run_count(0..table.len());
         }
     }

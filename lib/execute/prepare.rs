@@ -3,7 +3,7 @@
 //! waited for; what it reserved is given back when it is dropped.
 
 use super::agree::Agreement;
-use super::bind::{count_runs, is_direct};
+use super::bind::{count_runs, is_direct, is_unchanged};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
@@ -201,7 +201,8 @@ fn direct_items(
             let link = group.link_to(from);
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
-            direct[number] = any && is_direct(runs, item.bytes);
+            let unchanged = is_unchanged(program, plan, Side::Destination, number as u32);
+            direct[number] = any && unchanged && is_direct(runs, item.bytes);
         }
     }
     Ok(direct)
@@ -235,8 +236,10 @@ fn packed_pushes(
             if in_slot(program, direct, push.item) {
                 return Ok(false);
             }
-            let runs = count_runs(program, plan, local, sending_side(program, push.item), push.item)?;
-            Ok(!is_direct(runs, program.items[push.item as usize].bytes))
+            let side = sending_side(program, push.item);
+            let runs = count_runs(program, plan, local, side, push.item)?;
+            let unchanged = is_unchanged(program, plan, side, push.item);
+            Ok(!(unchanged && is_direct(runs, program.items[push.item as usize].bytes)))
         })
         .collect()
 }

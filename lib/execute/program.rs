@@ -5,7 +5,8 @@
 
 use super::reach::{Reach, storage};
 use crate::base::Rank;
-use crate::plan::{CellId, Plan};
+use crate::layout::Dtype;
+use crate::plan::{CellId, Plan, TensorSpec};
 use crate::route::{Flow, Gather, Piece};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
@@ -57,12 +58,16 @@ pub(super) struct Item {
     pub(super) pushes: Range<u32>,
     /// Children that pull it.
     pub(super) readers: u32,
+    /// Ranks that want it and get it by way of this item's own copies, this rank among them.
+    pub(super) receivers: Range<u32>,
 }
 
 /// An item on its way to a child over a message link.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Push {
     pub(super) item: u32,
+    /// Ranks that want it and get it by way of this child.
+    pub(super) receivers: Range<u32>,
 }
 
 /// This rank's share.
@@ -71,6 +76,7 @@ pub(super) struct Program {
     pub(super) items: Vec<Item>,
     pub(super) pieces: Vec<Piece>,
     pub(super) pushes: Vec<Push>,
+    receivers: Vec<Rank>,
     /// Items copied from own source to own destination.
     pub(super) own_copies: Vec<u32>,
     /// Items packed from own source tensors.
@@ -102,6 +108,17 @@ struct Share<'a> {
     /// Whether the root packs.
     packs: bool,
     gather: Gather<'a>,
+    /// Per node, which ranks at or below it want the flow; empty ranges where nothing is cast.
+    receivers: Vec<Range<u32>>,
+}
+
+impl Share<'_> {
+    /// Of those that want the flow, all but the root, and the root.
+    fn root_receivers(&self) -> (Range<u32>, Range<u32>) {
+        let Range { start, end } = self.receivers[0].clone();
+        let border = if self.flow.nodes[0].wants { end.saturating_sub(1).max(start) } else { end };
+        (start..border, border..end)
+    }
 }
 
 /// Compiles the share of `rank`.
@@ -112,15 +129,18 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
         helped: reach.helped(topology, flows, rank),
         ..Program::default()
     };
+    let casts = plan.manifest().tensors().iter().any(TensorSpec::is_cast);
     let shares: Vec<Share<'_>> = flows
         .iter()
         .filter_map(|flow| {
             let node = flow.nodes.iter().position(|node| node.rank == rank)?;
             let packs = reach.packs(plan, topology, flow);
             let chunk = if reach.is_staged(plan, topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
+            let receivers = if casts { program.receivers_by_node(flow) } else { vec![0..0; flow.nodes.len()] };
             Some(Share {
                 flow,
                 node,
+                receivers,
                 chunk,
                 chunks: flow.bytes.div_ceil(chunk),
                 packs,
@@ -161,6 +181,7 @@ impl Program {
                 hop: 0,
                 pushes: 0..0,
                 readers: 0,
+                receivers: share.root_receivers().1,
             };
             self.own_copies.push(self.items.len() as u32);
             self.items.push(own);
@@ -181,7 +202,7 @@ impl Program {
                 readers += 1;
             } else {
                 self.sends.entry(child.rank).or_default().push(self.pushes.len() as u32);
-                self.pushes.push(Push { item });
+                self.pushes.push(Push { item, receivers: share.receivers[number].clone() });
             }
         }
         self.items.push(Item {
@@ -193,6 +214,7 @@ impl Program {
             hop: flow.depth(share.node) as u32,
             pushes: first_push..self.pushes.len() as u32,
             readers,
+            receivers: if share.node == 0 { share.root_receivers().0 } else { share.receivers[share.node].clone() },
         });
     }
 
@@ -217,6 +239,34 @@ impl Program {
             self.arrivals.entry(from).or_default().push(item);
             Incoming::Push { from }
         }
+    }
+
+    /// Notes which ranks at or below each node want a flow; the root itself stands behind all others.
+    fn receivers_by_node(&mut self, flow: &Flow) -> Vec<Range<u32>> {
+        let mut below: Vec<Vec<Rank>> = vec![Vec::new(); flow.nodes.len()];
+        for (number, node) in flow.nodes.iter().enumerate().rev() {
+            below[number].extend(node.wants.then_some(node.rank));
+            if let Some(parent) = node.parent {
+                let ranks = below[number].clone();
+                below[parent as usize].extend(ranks);
+            }
+        }
+        let note = |ranks: Vec<Rank>| {
+            let first = self.receivers.len() as u32;
+            self.receivers.extend(ranks);
+            first..self.receivers.len() as u32
+        };
+        below.into_iter().map(note).collect()
+    }
+
+    /// Ranks of a range.
+    pub(super) fn receivers(&self, range: &Range<u32>) -> &[Rank] {
+        &self.receivers[range.start as usize..range.end as usize]
+    }
+
+    /// Type of a packed item's elements of a tensor.
+    pub(super) fn dtype(&self, plan: &Plan, _item: u32, tensor: u32) -> Dtype {
+        plan.manifest().tensors()[tensor as usize].wire_dtype()
     }
 
     /// Tensors of `items`, ascending.

@@ -190,6 +190,13 @@ impl Reshard {
         engine.execution(self.reservation.number).map_or((0, 0), |execution| execution.done())
     }
 
+    /// Finite values that became infinite since the last start, where this rank cast them. An element counts once,
+    /// however many ranks receive it, so the sum over all ranks says how many there are, whatever the route.
+    pub fn saturated(&self) -> u64 {
+        let mut engine = self.reservation.group.engine.lock();
+        engine.execution(self.reservation.number).map_or(0, |execution| execution.saturated())
+    }
+
     fn finish(&mut self) {
         self.started = false;
         self.holds.clear();

@@ -192,15 +192,17 @@ fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), Execu
         };
         for (index, (tensor, maps)) in local.side(side).iter().zip(maps).enumerate() {
             let (Some(tensor), Some(maps)) = (tensor, maps) else { continue };
+            let spec = &manifest.tensors()[index];
+            let dtype = if side == Side::Source { spec.source.dtype() } else { spec.destination.dtype() };
             if maps.iter().any(|map| map.extent() == 0) {
                 continue;
             }
             let mut dimensions: Vec<(u64, u64)> =
                 tensor.strides.iter().copied().zip(maps.iter().map(AxisMap::extent)).collect();
-            dimensions.push((1, manifest.tensors()[index].source.dtype().bytes()));
+            dimensions.push((1, dtype.bytes()));
             let start = tensor.buffer.as_ptr() as u64 + tensor.offset;
             footprints.push(Footprint { start, dimensions, written: side == Side::Destination });
-            places.push((manifest.tensors()[index].name.as_str(), side));
+            places.push((spec.name.as_str(), side));
         }
     }
     match first_shared(&footprints).map(|(first, second)| (places[first], places[second])) {

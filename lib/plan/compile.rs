@@ -31,7 +31,7 @@ pub struct CellClass {
     pub wanters: Vec<Rank>,
     /// The cells in manifest order.
     pub cells: Vec<CellId>,
-    /// Their bytes.
+    /// Their bytes while they travel.
     pub bytes: u64,
 }
 
@@ -60,7 +60,7 @@ impl Plan {
         if u32::try_from(tensors).is_err() {
             return Err(PlanError::TooManyTensors { tensors });
         }
-        manifest.global_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
+        manifest.largest_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
         let mut plan =
             Self { manifest: manifest.clone(), templates: Vec::new(), template_of: Vec::new(), classes: Vec::new() };
         let mut known = Templates::default();
@@ -75,7 +75,7 @@ impl Plan {
                 Ok(plan.templates.len() - 1)
             })?;
             plan.template_of.push(template);
-            let element = tensor.source.dtype().bytes();
+            let element = tensor.wire_dtype().bytes();
             for (position, cell) in plan.templates[template].cells.iter().enumerate() {
                 let class = &mut plan.classes[classes_of[template][cell.sets] as usize];
                 class.cells.push(CellId { tensor: index as u32, cell: position as u32 });
@@ -131,9 +131,21 @@ impl Plan {
         &self.templates[self.template_of[tensor]]
     }
 
-    /// Bytes of one element of a tensor.
+    /// Bytes of one element of a tensor while it travels.
     pub fn element_bytes(&self, tensor: u32) -> u64 {
-        self.manifest.tensors()[tensor as usize].source.dtype().bytes()
+        self.manifest.tensors()[tensor as usize].wire_dtype().bytes()
+    }
+
+    /// Whether a conversion for `receivers` counts the elements of a cell: the one on the way to the lowest rank that
+    /// wants it does, so that an element counts once, however many ranks it reaches by whatever route.
+    pub fn counts_for(&self, cell: CellId, receivers: &[Rank]) -> bool {
+        let tensor = &self.manifest.tensors()[cell.tensor as usize];
+        if !tensor.is_cast() {
+            return false;
+        }
+        let wanters = &self.tensor_cells(cell.tensor as usize).sets[self.cell(cell).sets].1;
+        let lowest = wanters.iter().map(|&slot| tensor.destination.mesh().ranks()[slot]).min();
+        lowest.is_some_and(|lowest| receivers.contains(&lowest))
     }
 
     /// Bytes that any destination wants and some source has, each counted once.

@@ -2,7 +2,7 @@
 //! two-level Merkle tree: a leaf per tensor, a root over all. Guarantee: equal exactly when the encodings are
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
-use super::{Manifest, TensorSpec};
+use super::{Manifest, TensorSpec, Transform};
 use crate::layout::{Layout, Mesh, Placement, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -23,10 +23,11 @@ pub struct ManifestDigest {
 }
 
 /// Fields of a tensor that ranks can disagree about, in the order in which they are compared.
-pub const FIELDS: [&str; 8] = [
+pub const FIELDS: [&str; 9] = [
     "name",
     "shape",
     "dtype",
+    "transform",
     "source mesh",
     "source placements",
     "destination mesh",
@@ -61,6 +62,7 @@ impl ManifestDigest {
                 hash_text(&mut hasher, tensor.name.as_bytes());
                 hasher.update(layouts.digest(&tensor.source));
                 hasher.update(layouts.digest(&tensor.destination));
+                hasher.update([transform_tag(tensor.transform)]);
                 hasher.finalize().into()
             })
             .collect();
@@ -77,19 +79,25 @@ impl ManifestDigest {
 }
 
 /// The fields of a tensor as texts, in the order of [`FIELDS`].
-pub fn field_values(tensor: &TensorSpec) -> [String; 8] {
+pub fn field_values(tensor: &TensorSpec) -> [String; 9] {
     let layout = &tensor.source;
     let mesh = |layout: &Layout| format!("shape {:?} ranks {}", layout.mesh().shape(), rank_list(layout));
     [
         tensor.name.clone(),
         format!("{:?}", layout.shape()),
-        layout.dtype().to_string(),
+        dtypes(tensor),
+        tensor.transform.to_string(),
         mesh(&tensor.source),
         format!("{:?}", tensor.source.placements()),
         mesh(&tensor.destination),
         format!("{:?}", tensor.destination.placements()),
         format!("{:?} to {:?}", tensor.source.nesting(), tensor.destination.nesting()),
     ]
+}
+
+fn dtypes(tensor: &TensorSpec) -> String {
+    let (source, destination) = (tensor.source.dtype(), tensor.destination.dtype());
+    if source == destination { source.to_string() } else { format!("{source} to {destination}") }
 }
 
 /// First field in which `other` differs from `first`.
@@ -142,6 +150,14 @@ fn layout_digest(layout: &Layout, mesh: &Digest) -> Digest {
         hash_numbers(&mut hasher, axes.iter().map(|&axis| axis as u64));
     }
     hasher.finalize().into()
+}
+
+/// No two transforms have one tag; what a later one says follows its tag.
+fn transform_tag(transform: Transform) -> u8 {
+    match transform {
+        Transform::None => 0,
+        Transform::Cast => 1,
+    }
 }
 
 /// A tag, then what the tag says: no encoding is the beginning of another.

@@ -1,7 +1,7 @@
-//! The whole model. In: tensors with two layouts each. Out: an ordered list. Guarantee: names are unique and
-//! the two layouts of a tensor describe the same tensor.
+//! The whole model. In: tensors with two layouts each. Out: an ordered list. Guarantee: names are unique, and the two
+//! layouts of a tensor describe the same tensor, or one that its transform makes the other.
 
-use super::PlanError;
+use super::{PlanError, Transform};
 use crate::base::Rank;
 use crate::layout::{Layout, LayoutError, Mesh};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -16,6 +16,8 @@ pub struct TensorSpec {
     pub source: Arc<Layout>,
     /// Where it is wanted.
     pub destination: Arc<Layout>,
+    /// What happens to its elements on their way.
+    pub transform: Transform,
 }
 
 /// All tensors of a transfer, in an order that every rank must use.
@@ -38,6 +40,17 @@ impl Manifest {
         source: Arc<Layout>,
         destination: Arc<Layout>,
     ) -> Result<(), PlanError> {
+        self.push_with(name, source, destination, Transform::None)
+    }
+
+    /// Adds a tensor whose elements may change on their way.
+    pub fn push_with(
+        &mut self,
+        name: impl Into<String>,
+        source: Arc<Layout>,
+        destination: Arc<Layout>,
+        transform: Transform,
+    ) -> Result<(), PlanError> {
         let name = name.into();
         if source.shape() != destination.shape() {
             return Err(PlanError::Shape {
@@ -46,16 +59,13 @@ impl Manifest {
                 destination_shape: destination.shape().to_vec(),
             });
         }
-        if source.dtype() != destination.dtype() {
-            let (source_dtype, destination_dtype) = (source.dtype(), destination.dtype());
-            return Err(PlanError::Dtype { name, source_dtype, destination_dtype });
-        }
+        transform.check(&name, &source, &destination)?;
         let second = self.tensors.len();
         if let Some(&first) = self.names.get(&name) {
             return Err(PlanError::Duplicate { name, first, second });
         }
         self.names.insert(name.clone(), second);
-        self.tensors.push(TensorSpec { name, source, destination });
+        self.tensors.push(TensorSpec { name, source, destination, transform });
         Ok(())
     }
 
@@ -64,12 +74,18 @@ impl Manifest {
         &self.tensors
     }
 
-    /// Bytes of all tensors, each counted once.
+    /// Bytes of all tensors as they travel, each counted once.
     pub fn global_bytes(&self) -> Result<u64, PlanError> {
-        self.tensors
-            .iter()
-            .try_fold(0u64, |sum, tensor| sum.checked_add(tensor.source.global_bytes()))
-            .ok_or(PlanError::TooLarge)
+        self.sum_of_bytes(|tensor| tensor.source.global_bytes().min(tensor.destination.global_bytes()))
+    }
+
+    /// Bytes of all tensors in the largest form that they take anywhere.
+    pub(super) fn largest_bytes(&self) -> Result<u64, PlanError> {
+        self.sum_of_bytes(|tensor| tensor.source.global_bytes().max(tensor.destination.global_bytes()))
+    }
+
+    fn sum_of_bytes(&self, of: impl Fn(&TensorSpec) -> u64) -> Result<u64, PlanError> {
+        self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(of(tensor))).ok_or(PlanError::TooLarge)
     }
 
     /// Every mesh rank must be below `size`.

@@ -12,9 +12,11 @@ mod error;
 mod manifest;
 #[cfg(test)]
 mod tests;
+mod transform;
 
 pub use cell::{Cell, TensorCells};
 pub use compile::{CellClass, CellId, ClassId, Plan};
 pub use digest::{Difference, Digest, ManifestDigest};
 pub use error::PlanError;
 pub use manifest::{Manifest, TensorSpec};
+pub use transform::Transform;

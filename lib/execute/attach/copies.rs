@@ -26,20 +26,21 @@ impl Copies {
         self.list.len() as u32
     }
 
-    /// Adds a piece.
+    /// Adds a piece; `counted` says whether its values that become infinite count.
     pub(super) fn add(
         &mut self,
         plan: &Plan,
         piece: &Piece,
         source: &Placed<'_>,
         destination: &Placed<'_>,
+        counted: bool,
     ) -> Result<(), ExecuteError> {
         let places = (source.1, destination.1);
         if self.places != Some(places) {
             self.flush();
             self.places = Some(places);
         }
-        append(&mut self.batch, plan, piece, &source.0, &destination.0)
+        append(&mut self.batch, plan, piece, &source.0, &destination.0, counted)
     }
 
     /// Operations from number `first` on, with everything that was added.

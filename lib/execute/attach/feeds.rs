@@ -67,7 +67,7 @@ impl Attach<'_> {
                 return Err(self.missing(to, piece.cell.tensor));
             };
             let (from, into) = (Place::Span(source_place), Place::Span(destination_place));
-            self.copies.add(plan, piece, &(source, from), &(destination, into))?;
+            self.copies.add(plan, piece, &(source, from), &(destination, into), plan.counts_for(piece.cell, &[to]))?;
         }
         Ok(self.copies.finish(first))
     }
@@ -87,7 +87,7 @@ impl Attach<'_> {
             let (Some(source), Some(destination)) = (source, destination) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            append(&mut batch, plan, piece, &source, &destination)?;
+            append(&mut batch, plan, piece, &source, &destination, plan.counts_for(piece.cell, &[to]))?;
         }
         self.add_blocks(&mut batch, spans, pieces);
         Ok(())
@@ -133,6 +133,7 @@ impl super::Theirs<'_> {
     fn fed_end(&self, to: Rank, piece: &Piece) -> Option<super::End<'_>> {
         let export = self.fed_destination.get(&(to, piece.cell.tensor))?;
         let super::ExportedMemory::Shared { offset, .. } = export.memory else { return None };
-        peer_end(self.plan, self.maps[&to].destination.get(&piece.cell.tensor)?, export, offset, piece)
+        let maps = self.maps[&to].destination.get(&piece.cell.tensor)?;
+        peer_end(self.plan, Side::Destination, maps, export, offset, piece)
     }
 }

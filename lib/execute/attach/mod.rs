@@ -169,13 +169,14 @@ impl Theirs<'_> {
     /// Where a peer's tensor lies, as this rank reads it.
     fn tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
         match stored {
-            Storage::Source => self.exported(&self.source, &self.maps[&from].source, from, piece),
-            _ => self.exported(&self.destination, &self.maps[&from].destination, from, piece),
+            Storage::Source => self.exported(Side::Source, &self.source, &self.maps[&from].source, from, piece),
+            _ => self.exported(Side::Destination, &self.destination, &self.maps[&from].destination, from, piece),
         }
     }
 
     fn exported<'a>(
         &'a self,
+        side: Side,
         exports: &'a HashMap<(Rank, u32), Export>,
         maps: &TensorMaps,
         from: Rank,
@@ -192,7 +193,7 @@ impl Theirs<'_> {
             }
             ExportedMemory::Region { .. } => (None, 0),
         };
-        (maps.get(&tensor).and_then(|maps| peer_end(self.plan, maps, export, base, piece)), place)
+        (maps.get(&tensor).and_then(|maps| peer_end(self.plan, side, maps, export, base, piece)), place)
     }
 }
 
@@ -355,11 +356,13 @@ impl<'a> Attach<'a> {
     fn item_copies(&mut self, number: u32) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
         let item = &prepared.program.items[number as usize];
+        let receivers = prepared.program.receivers(&item.receivers);
         let mut packed = 0;
         for piece in prepared.program.item_pieces(number) {
             let tensor = piece.cell.tensor;
+            let dtype = prepared.program.dtype(plan, number, tensor);
             let own = |side| own_end(plan, local, side, piece).map(|(end, _)| end);
-            let in_slot = || Some(End::Packed { offset: packed });
+            let in_slot = || Some(End::Packed { offset: packed, dtype });
             let (destination, destination_place) = if item.storage == Storage::Slot {
                 (in_slot(), Some(Place::Slot))
             } else {
@@ -374,7 +377,7 @@ impl<'a> Attach<'a> {
                 }
                 Incoming::Fed { from } => {
                     let maps = &self.theirs.maps[&from].source;
-                    let (end, place) = self.theirs.exported(&self.theirs.fed_source, maps, from, piece);
+                    let (end, place) = self.theirs.exported(Side::Source, &self.theirs.fed_source, maps, from, piece);
                     (end, place, Some(from))
                 }
                 Incoming::Pull { from, stored } => {
@@ -386,8 +389,9 @@ impl<'a> Attach<'a> {
             let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
-            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place))?;
-            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
+            let counted = plan.counts_for(piece.cell, receivers);
+            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place), counted)?;
+            packed += (piece.end - piece.start) * dtype.bytes();
         }
         Ok(())
     }

@@ -145,7 +145,7 @@ impl Execution {
         while let Some(piece) = self.bound.feeds.pieces.get(self.bound.feeds.cursor) {
             let (spans, boxes) = (&self.bound.spans, piece.boxes as usize..piece.boxes as usize + 1);
             let (from, to) = (&spans[piece.source as usize], &spans[piece.destination as usize]);
-            self.bound.table.copy(boxes, from, 0, to, 0, self.bound.feeds.store)?;
+            self.saturated += self.bound.table.copy(boxes, from, 0, to, 0, self.bound.feeds.store)?;
             self.bound.feeds.cursor += 1;
             bytes += piece.bytes;
             if bytes >= TURN {

@@ -75,6 +75,8 @@ pub(super) struct Execution {
     read_slots: Vec<u32>,
     items_left: usize,
     pushes_left: usize,
+    /// Finite values of this start that this rank made infinite.
+    saturated: u64,
     scratch: RangeScratch,
 }
 
@@ -100,6 +102,7 @@ impl Execution {
             read_slots: Vec::with_capacity(items),
             items_left: 0,
             pushes_left: 0,
+            saturated: 0,
             scratch: RangeScratch::default(),
             by_world,
             bound,
@@ -134,12 +137,18 @@ impl Execution {
         ((all - left) as u64, all as u64)
     }
 
+    /// Finite values that became infinite here since the last start.
+    pub(super) fn saturated(&self) -> u64 {
+        self.saturated
+    }
+
     /// Begins a start: everything that is held is available, everyone else may be told.
     pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         self.active = true;
         self.items_left = 0;
         self.pushes_left = self.pushes.len();
+        self.saturated = 0;
         for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
             let held = item.incoming == Incoming::Held;
             let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
