@@ -1,5 +1,6 @@
 //! What can be wrong with a layout. Each message says the value, what is allowed and what to do.
 
+use super::Dtype;
 use crate::base::{Rank, bytes::SizeError};
 use thiserror::Error;
 
@@ -56,6 +57,17 @@ pub enum LayoutError {
         dim: usize,
         /// Tensor rank.
         rank: usize,
+    },
+    /// Elements that cannot be reduced.
+    #[error(
+        "mesh axis {axis} holds partial terms of dtype {dtype}; allowed are {}: use another dtype, or reduce before the transfer",
+        crate::layout::Reduction::DTYPES.map(|dtype| dtype.name()).join(", ")
+    )]
+    PartialDtype {
+        /// Mesh axis.
+        axis: usize,
+        /// The type.
+        dtype: Dtype,
     },
     /// A list of sizes has the wrong length.
     #[error("mesh axis {axis} has {ranks} ranks and {sizes} sizes are given; give one size per rank")]

@@ -1,7 +1,7 @@
 //! A tensor's layout. In: shape, dtype, mesh, placements. Out: axis maps per dimension and rank. Guarantee: see
 //! the module head; construction checks everything, accessors cannot fail.
 
-use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Split};
+use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Reduction, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -55,6 +55,9 @@ impl Layout {
         }
         let mut nesting = vec![Vec::new(); shape.len()];
         for (axis, placement) in placements.iter().enumerate() {
+            if matches!(placement, Placement::Partial(_)) && !Reduction::DTYPES.contains(&dtype) {
+                return Err(LayoutError::PartialDtype { axis, dtype });
+            }
             if let Placement::Shard { dim, split } = placement {
                 let Some(axes) = nesting.get_mut(*dim) else {
                     return Err(LayoutError::NoSuchDimension { axis, dim: *dim, rank: shape.len() });
@@ -149,8 +152,26 @@ impl Layout {
 
     /// Slot offsets of the replicas: every combination of coordinates along the axes that shard nothing.
     pub fn replica_offsets(&self) -> Vec<usize> {
-        let axes: Vec<usize> =
-            (0..self.placements.len()).filter(|&axis| self.placements[axis] == Placement::Replicate).collect();
+        self.offsets_along(|placement| *placement == Placement::Replicate)
+    }
+
+    /// Slot offsets of the terms of an element: every combination of coordinates along the partial axes, ascending, the
+    /// last axis fastest; one where no axis is partial.
+    pub fn term_offsets(&self) -> Vec<usize> {
+        self.offsets_along(|placement| matches!(placement, Placement::Partial(_)))
+    }
+
+    /// How ranks reduce their terms; `None` where every rank holds whole elements.
+    pub fn reduction(&self) -> Option<Reduction> {
+        let axes = self.placements.iter().zip(self.mesh.shape());
+        axes.filter(|&(_, &ranks)| ranks > 1).find_map(|(placement, _)| match placement {
+            Placement::Partial(reduction) => Some(*reduction),
+            _ => None,
+        })
+    }
+
+    fn offsets_along(&self, along: impl Fn(&Placement) -> bool) -> Vec<usize> {
+        let axes: Vec<usize> = (0..self.placements.len()).filter(|&axis| along(&self.placements[axis])).collect();
         let mut coordinates = vec![0u32; self.mesh.shape().len()];
         let mut offsets = Vec::new();
         loop {

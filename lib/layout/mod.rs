@@ -20,5 +20,5 @@ pub use dtype::{Dtype, DtypeError};
 pub use error::LayoutError;
 pub use layout::{AxisShard, DimensionMap, Layout};
 pub use mesh::Mesh;
-pub use placement::{Placement, Split};
+pub use placement::{Placement, Reduction, Split};
 pub use view::View;

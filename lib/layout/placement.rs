@@ -1,7 +1,7 @@
-//! What a mesh axis does to a tensor. In: a choice. Out: the interval of every shard. Guarantee: the shards of a
-//! split are disjoint, in order, and cover what is split.
+//! What a mesh axis does to a tensor. In: a choice. Out: the interval of every shard, the type of a sum. Guarantee: the
+//! shards of a split are disjoint, in order, and cover what is split.
 
-use super::Interval;
+use super::{Dtype, Interval};
 use serde::{Deserialize, Serialize};
 
 /// How an extent is split into shards.
@@ -27,6 +27,15 @@ pub enum Placement {
         /// Rule of the split.
         split: Split,
     },
+    /// Every rank along the axis holds a term of each element, which is what the reduction makes of them. Sources only.
+    Partial(Reduction),
+}
+
+/// How terms make an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
 }
 
 impl Placement {
@@ -43,6 +52,32 @@ impl Placement {
     /// Shard `dim` into given sizes.
     pub fn sizes(dim: usize, sizes: impl Into<Vec<u64>>) -> Self {
         Self::Shard { dim, split: Split::Sizes(sizes.into()) }
+    }
+}
+
+impl Reduction {
+    /// Types whose terms can be reduced.
+    pub const DTYPES: [Dtype; 12] = [
+        Dtype::F64,
+        Dtype::F32,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::I64,
+        Dtype::I32,
+        Dtype::I16,
+        Dtype::I8,
+        Dtype::U64,
+        Dtype::U32,
+        Dtype::U16,
+        Dtype::U8,
+    ];
+
+    /// Type in which terms of `dtype` are reduced: F32 for all smaller floats, their own for others. Integers wrap.
+    pub fn dtype(self, dtype: Dtype) -> Dtype {
+        match dtype {
+            Dtype::F16 | Dtype::BF16 => Dtype::F32,
+            other => other,
+        }
     }
 }
 

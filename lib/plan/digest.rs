@@ -3,7 +3,7 @@
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
 use super::{Manifest, TensorSpec, Transform};
-use crate::layout::{Layout, Mesh, Placement, Split};
+use crate::layout::{Layout, Mesh, Placement, Reduction, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -164,6 +164,7 @@ fn transform_tag(transform: Transform) -> u8 {
 fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
     match placement {
         Placement::Replicate => hasher.update([0]),
+        Placement::Partial(Reduction::Sum) => hasher.update([4, 0]),
         Placement::Shard { dim, split } => {
             let tag = match split {
                 Split::Floor => 1,

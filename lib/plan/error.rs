@@ -43,6 +43,14 @@ pub enum PlanError {
         /// Destination layout's type.
         destination_dtype: Dtype,
     },
+    /// A destination of terms.
+    #[error(
+        "tensor {name:?}: the destination layout has a partial mesh axis; only sources can be partial: replicate or shard along it"
+    )]
+    PartialDestination {
+        /// Tensor.
+        name: String,
+    },
     /// Two tensors of one name.
     #[error("tensor {name:?} stands in the manifest twice, at {first} and {second}; give every tensor its own name")]
     Duplicate {

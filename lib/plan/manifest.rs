@@ -3,7 +3,7 @@
 
 use super::{PlanError, Transform};
 use crate::base::Rank;
-use crate::layout::{Layout, LayoutError, Mesh};
+use crate::layout::{Layout, LayoutError, Mesh, Placement};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -58,6 +58,9 @@ impl Manifest {
                 source_shape: source.shape().to_vec(),
                 destination_shape: destination.shape().to_vec(),
             });
+        }
+        if destination.placements().iter().any(|placement| matches!(placement, Placement::Partial(_))) {
+            return Err(PlanError::PartialDestination { name });
         }
         transform.check(&name, &source, &destination)?;
         let second = self.tensors.len();

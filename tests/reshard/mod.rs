@@ -8,6 +8,7 @@ mod allocations;
 mod bad_input;
 mod communicator;
 mod deadlock;
+mod elements;
 mod killed;
 mod large;
 mod many;

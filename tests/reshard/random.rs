@@ -6,7 +6,7 @@ use crate::planner::random::{Choices, layout, on_mesh};
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Side};
 use crossmesh::layout::{Dtype, Layout, View};
-use crossmesh::plan::Manifest;
+use crossmesh::plan::{Manifest, Transform};
 use std::sync::Arc;
 
 /// Whose memory peers can map.
@@ -55,14 +55,18 @@ pub(super) fn manifest(seed: u64, size: usize, elements: u64) -> Arc<Manifest> {
     let mut manifest = Manifest::new();
     for index in 0..1 + choices.below(5) {
         let shape = shape(choices, elements);
-        let dtype = choices.of(&[Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64]);
+        let dtype = choices.of(&[Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::F16]);
+        let cast = matches!(dtype, Dtype::BF16 | Dtype::F32 | Dtype::F16) && choices.below(2) == 0;
+        let wanted = if cast { choices.of(&[Dtype::BF16, Dtype::F32, Dtype::F16]) } else { dtype };
         let source = layout(choices, &shape, dtype, size);
         let destination = match choices.below(6) {
-            0 => source.clone(),
-            1 => on_mesh(choices, &shape, dtype, source.mesh().clone()),
-            _ => layout(choices, &shape, dtype, size),
+            0 if !cast => source.clone(),
+            0 | 1 => on_mesh(choices, &shape, wanted, source.mesh().clone()),
+            _ => layout(choices, &shape, wanted, size),
         };
-        manifest.push(format!("t{index}"), Arc::new(source), Arc::new(destination)).expect("same shape and dtype");
+        let transform = if cast { Transform::Cast } else { Transform::None };
+        let pushed = manifest.push_with(format!("t{index}"), Arc::new(source), Arc::new(destination), transform);
+        pushed.expect("same shape, and dtypes that a cast joins");
     }
     Arc::new(manifest)
 }
