@@ -22,11 +22,14 @@ pub struct CellId {
     pub cell: u32,
 }
 
-/// All cells, over the whole manifest, with the same holders and the same wanters.
+/// All cells, over the whole manifest, with the same holders, the same terms and the same wanters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellClass {
-    /// Source ranks that store them, ascending; empty when no rank does.
+    /// Source ranks that store them, or terms of them, ascending; empty when no rank does.
     pub holders: Vec<Rank>,
+    /// Where ranks store terms: per replica the ranks that hold the terms, in the order in which they are added
+    /// (ascending mesh coordinate). Empty where holders store whole elements.
+    pub terms: Vec<Vec<Rank>>,
     /// Destination ranks that need them, ascending.
     pub wanters: Vec<Rank>,
     /// The cells in manifest order.
@@ -34,6 +37,9 @@ pub struct CellClass {
     /// Their bytes while they travel.
     pub bytes: u64,
 }
+
+/// Holders, terms and wanters of a class.
+type Sets = (Vec<Rank>, Vec<Vec<Rank>>, Vec<Rank>);
 
 /// What moves.
 #[derive(Debug, Clone)]
@@ -64,7 +70,7 @@ impl Plan {
         let mut plan =
             Self { manifest: manifest.clone(), templates: Vec::new(), template_of: Vec::new(), classes: Vec::new() };
         let mut known = Templates::default();
-        let mut numbers: HashMap<(Vec<Rank>, Vec<Rank>), u32> = HashMap::new();
+        let mut numbers: HashMap<Sets, u32> = HashMap::new();
         let mut classes_of: Vec<Vec<u32>> = Vec::new();
         for (index, tensor) in manifest.tensors().iter().enumerate() {
             let template = known.find(&tensor.source, &tensor.destination, || {
@@ -91,7 +97,7 @@ impl Plan {
         cells: &TensorCells,
         source: &Layout,
         destination: &Layout,
-        numbers: &mut HashMap<(Vec<Rank>, Vec<Rank>), u32>,
+        numbers: &mut HashMap<Sets, u32>,
     ) -> Vec<u32> {
         let ranks = |layout: &Layout, slots: &[usize]| {
             let mut ranks: Vec<Rank> = slots.iter().map(|&slot| layout.mesh().ranks()[slot]).collect();
@@ -100,11 +106,14 @@ impl Plan {
         };
         let mut classes = Vec::with_capacity(cells.sets.len());
         for (holders, wanters) in &cells.sets {
-            let (holders, wanters) = (ranks(source, holders), ranks(destination, wanters));
+            let terms = terms(source, holders);
+            let mut holders = if terms.is_empty() { ranks(source, holders) } else { terms.concat() };
+            holders.sort_unstable();
+            let wanters = ranks(destination, wanters);
             let next = self.classes.len() as u32;
-            let number = *numbers.entry((holders.clone(), wanters.clone())).or_insert(next);
+            let number = *numbers.entry((holders.clone(), terms.clone(), wanters.clone())).or_insert(next);
             if number == next {
-                self.classes.push(CellClass { holders, wanters, cells: Vec::new(), bytes: 0 });
+                self.classes.push(CellClass { holders, terms, wanters, cells: Vec::new(), bytes: 0 });
             }
             classes.push(number);
         }
@@ -158,6 +167,16 @@ impl Plan {
         let held = self.classes.iter().filter(|class| !class.holders.is_empty());
         held.map(|class| class.bytes * class.wanters.len() as u64).sum()
     }
+}
+
+/// Per replica the ranks that hold the terms of a cell, whose first terms stand in these slots.
+fn terms(source: &Layout, first: &[usize]) -> Vec<Vec<Rank>> {
+    if source.reduction().is_none() {
+        return Vec::new();
+    }
+    let offsets = source.term_offsets();
+    let rank = |slot: usize| source.mesh().ranks()[slot];
+    first.iter().map(|&slot| offsets.iter().map(|&offset| rank(slot + offset)).collect()).collect()
 }
 
 impl Templates {

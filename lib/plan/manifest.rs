@@ -3,7 +3,7 @@
 
 use super::{PlanError, Transform};
 use crate::base::Rank;
-use crate::layout::{Layout, LayoutError, Mesh, Placement};
+use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -79,16 +79,22 @@ impl Manifest {
 
     /// Bytes of all tensors as they travel, each counted once.
     pub fn global_bytes(&self) -> Result<u64, PlanError> {
-        self.sum_of_bytes(|tensor| tensor.source.global_bytes().min(tensor.destination.global_bytes()))
+        self.sum_of_bytes(TensorSpec::wire_dtype)
     }
 
     /// Bytes of all tensors in the largest form that they take anywhere.
     pub(super) fn largest_bytes(&self) -> Result<u64, PlanError> {
-        self.sum_of_bytes(|tensor| tensor.source.global_bytes().max(tensor.destination.global_bytes()))
+        let largest = |dtypes: [Dtype; 2]| if dtypes[0].bytes() < dtypes[1].bytes() { dtypes[1] } else { dtypes[0] };
+        self.sum_of_bytes(|tensor| largest([tensor.held_dtype(), tensor.destination.dtype()]))
     }
 
-    fn sum_of_bytes(&self, of: impl Fn(&TensorSpec) -> u64) -> Result<u64, PlanError> {
-        self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(of(tensor))).ok_or(PlanError::TooLarge)
+    fn sum_of_bytes(&self, dtype: impl Fn(&TensorSpec) -> Dtype) -> Result<u64, PlanError> {
+        // Elements fit, since the bytes of both layouts do; those of sums may not.
+        let bytes = |tensor: &TensorSpec| {
+            let elements = tensor.source.global_bytes() / tensor.source.dtype().bytes();
+            elements.checked_mul(dtype(tensor).bytes())
+        };
+        self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(bytes(tensor)?)).ok_or(PlanError::TooLarge)
     }
 
     /// Every mesh rank must be below `size`.

@@ -43,15 +43,21 @@ impl Transform {
 }
 
 impl TensorSpec {
+    /// Type of whole elements at the source: that of their sums where ranks hold terms.
+    pub fn held_dtype(&self) -> Dtype {
+        let dtype = self.source.dtype();
+        self.source.reduction().map_or(dtype, |reduction| reduction.dtype(dtype))
+    }
+
     /// Type of its elements while they travel: the destination's, unless the source's is smaller. So a cast that narrows
     /// is made before the wire, one that widens after it, and the fewer bytes cross.
     pub fn wire_dtype(&self) -> Dtype {
-        let (held, wanted) = (self.source.dtype(), self.destination.dtype());
+        let (held, wanted) = (self.held_dtype(), self.destination.dtype());
         if held.bytes() < wanted.bytes() { held } else { wanted }
     }
 
-    /// Whether elements change on their way.
+    /// Whether whole elements change on their way.
     pub fn is_cast(&self) -> bool {
-        self.source.dtype() != self.destination.dtype()
+        self.held_dtype() != self.destination.dtype()
     }
 }

@@ -1,6 +1,6 @@
 //! Coverage proof. In: plan and flows. Out: counts, or the first fault. Guarantee: by interval arithmetic, without
-//! moving data: every flow is a tree that starts at a holder, every destination byte with a source is written
-//! exactly once, those without one are counted.
+//! moving data: every flow is a tree that starts at a holder, or at a rank that adds every term once; every destination
+//! byte with a source is written exactly once, those without one are counted.
 
 use super::{Flow, Node, Piece};
 use crate::base::Rank;
@@ -51,6 +51,20 @@ pub enum CheckError {
         /// Cell index.
         cell: u32,
     },
+    /// Terms that are not added exactly once.
+    #[error("flow {flow} adds term {term} of cell {cell} of tensor {tensor:?} {times} times; every term must be added once")]
+    Terms {
+        /// Index of the flow.
+        flow: usize,
+        /// Number of the term, in ascending mesh coordinate.
+        term: usize,
+        /// How often it is added.
+        times: usize,
+        /// Tensor.
+        tensor: String,
+        /// Cell index.
+        cell: u32,
+    },
     /// A flow that is no tree or carries what does not exist.
     #[error("flow {flow} {fault}")]
     Malformed {
@@ -80,6 +94,7 @@ pub fn check(plan: &Plan, flows: &[Flow]) -> Result<Coverage, CheckError> {
     for (number, flow) in flows.iter().enumerate() {
         let malformed = |fault| CheckError::Malformed { flow: number, fault };
         check_tree(&flow.nodes).map_err(malformed)?;
+        check_sums(flow).map_err(malformed)?;
         let mut bytes = 0u128;
         for piece in &flow.pieces {
             let cells = class_of.get(piece.cell.tensor as usize);
@@ -89,6 +104,7 @@ pub fn check(plan: &Plan, flows: &[Flow]) -> Result<Coverage, CheckError> {
                 return Err(malformed("carries elements that its cell does not have"));
             }
             bytes += u128::from(piece.end - piece.start) * u128::from(plan.element_bytes(piece.cell.tensor));
+            check_terms(plan, &plan.classes()[class], number, flow, *piece)?;
             deliver(plan, &plan.classes()[class], flow, *piece, &mut deliveries[class])?;
         }
         if bytes != u128::from(flow.bytes) {
@@ -139,6 +155,39 @@ fn check_tree(nodes: &[Node]) -> Result<(), &'static str> {
         return Err("passes through a rank twice");
     }
     Ok(())
+}
+
+/// Sums that end at the root, each added up by a rank that holds one of its terms.
+fn check_sums(flow: &Flow) -> Result<(), &'static str> {
+    let Some(sums) = &flow.sums else { return Ok(()) };
+    if sums.domains.first().is_none_or(|first| first.reducer != flow.nodes[0].rank) {
+        return Err("has a first sum that is not its root's");
+    }
+    if sums.domains.iter().any(|domain| !domain.terms.contains(&domain.reducer)) {
+        return Err("has a sum that is added up by a rank without a term of it");
+    }
+    Ok(())
+}
+
+/// Terms of a class are added exactly once each, whichever replicas they come from; whole elements are not added.
+fn check_terms(plan: &Plan, class: &CellClass, number: usize, flow: &Flow, piece: Piece) -> Result<(), CheckError> {
+    let malformed = |fault| CheckError::Malformed { flow: number, fault };
+    let Some(sums) = &flow.sums else {
+        return if class.terms.is_empty() { Ok(()) } else { Err(malformed("sends terms as if they were whole")) };
+    };
+    let Some(first) = class.terms.first() else { return Err(malformed("adds up what its holders store whole")) };
+    let mut times = vec![0; first.len()];
+    for rank in sums.domains.iter().flat_map(|domain| &domain.terms) {
+        let term = class.terms.iter().find_map(|terms| terms.iter().position(|holder| holder == rank));
+        times[term.ok_or_else(|| malformed("adds up what a rank without a term holds"))?] += 1;
+    }
+    match times.iter().position(|&times| times != 1) {
+        Some(term) => {
+            let (tensor, cell) = (plan.manifest().tensors()[piece.cell.tensor as usize].name.clone(), piece.cell.cell);
+            Err(CheckError::Terms { flow: number, term, times: times[term], tensor, cell })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Notes who gets a piece; the root must hold it and every receiver that keeps it must want it.

@@ -2,7 +2,7 @@
 //! data-movement bound. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6 generalised to the most
 //! loaded NIC, with one NIC per rank, full duplex.
 
-use super::Flow;
+use super::{Flow, Sums};
 use crate::base::Rank;
 use crate::topology::Topology;
 
@@ -38,6 +38,9 @@ pub fn traffic(flows: &[Flow], topology: &Topology) -> Traffic {
         ingress_per_domain: vec![0; topology.domain_count()],
     };
     for flow in flows {
+        for (from, to, bytes) in flow.sums.iter().flat_map(Sums::edges) {
+            traffic.add(from, to, bytes, topology);
+        }
         for node in &flow.nodes {
             if let Some(parent) = node.parent {
                 traffic.add(flow.nodes[parent as usize].rank, node.rank, flow.bytes, topology);

@@ -28,6 +28,26 @@ pub struct Node {
     pub wants: bool,
 }
 
+/// The sum of the terms of one source domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainSum {
+    /// The rank that adds them, one of them.
+    pub reducer: Rank,
+    /// Ranks whose terms are added, in this order.
+    pub terms: Vec<Rank>,
+}
+
+/// How the root comes by what it sends, where source ranks hold terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sums {
+    /// Sums in the order in which the root adds them: its own domain's first, then one from each other domain.
+    pub domains: Vec<DomainSum>,
+    /// Bytes of one rank's terms.
+    pub term_bytes: u64,
+    /// Bytes of a sum.
+    pub sum_bytes: u64,
+}
+
 /// A gather list and the tree of ranks that it travels along.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
@@ -35,8 +55,38 @@ pub struct Flow {
     pub nodes: Vec<Node>,
     /// What travels, in order.
     pub pieces: Vec<Piece>,
-    /// Its bytes.
+    /// Its bytes on the tree.
     pub bytes: u64,
+    /// Where the root adds up what it sends; `None` where its source tensors hold it.
+    pub sums: Option<Sums>,
+}
+
+impl Sums {
+    /// Edges from one rank to another before the root can send, as (from, to, bytes).
+    pub fn edges(&self) -> impl Iterator<Item = (Rank, Rank, u64)> + '_ {
+        let root = self.domains[0].reducer;
+        let terms = self.domains.iter().flat_map(move |domain| {
+            let others = domain.terms.iter().filter(|&&rank| rank != domain.reducer);
+            others.map(move |&rank| (rank, domain.reducer, self.term_bytes))
+        });
+        let sums = self.domains[1..].iter().map(move |domain| {
+            let bytes = if domain.is_one_term() { self.term_bytes } else { self.sum_bytes };
+            (domain.reducer, root, bytes)
+        });
+        terms.chain(sums)
+    }
+
+    /// Stages before the tree: terms and the root's sum; with other domains, their sums' way to the root between them.
+    pub(crate) fn stages(&self) -> usize {
+        if self.domains.len() == 1 { 1 } else { 3 }
+    }
+}
+
+impl DomainSum {
+    /// Whether there is nothing to add: the one term goes its way as it is.
+    pub(crate) fn is_one_term(&self) -> bool {
+        self.terms.len() == 1
+    }
 }
 
 impl Flow {
@@ -49,6 +99,11 @@ impl Flow {
             at = parent as usize;
         }
         depth
+    }
+
+    /// Number of steps from the first rank that holds a part of it to a node.
+    pub fn hop(&self, node: usize) -> usize {
+        self.sums.as_ref().map_or(0, Sums::stages) + self.depth(node)
     }
 
     /// Children of a node.

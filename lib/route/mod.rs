@@ -10,6 +10,7 @@ mod flow;
 mod leaders;
 mod options;
 mod order;
+mod partial;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,6 @@ mod tests;
 pub use check::{CheckError, Coverage, check};
 pub use cost::{Traffic, traffic};
 pub(crate) use flow::Gather;
-pub use flow::{Flow, Node, Piece};
+pub use flow::{DomainSum, Flow, Node, Piece, Sums};
 pub use options::{Injection, RouteKind, RouteOptions};
 pub use routes::{Routed, route};

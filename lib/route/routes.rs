@@ -18,17 +18,17 @@ pub struct Routed {
     pub flows: Vec<Flow>,
 }
 
-struct Router<'a> {
-    plan: &'a Plan,
+pub(super) struct Router<'a> {
+    pub(super) plan: &'a Plan,
     topology: &'a Topology,
-    injection: Injection,
+    pub(super) injection: Injection,
     egress: Loads,
     ingress: Loads,
     /// Bytes that holders serve to others inside their domain.
     served: Loads,
     /// Counts chains too small to be cut by domain, so that they start in turn at every domain.
     turns: usize,
-    flows: Vec<Flow>,
+    pub(super) flows: Vec<Flow>,
 }
 
 /// Routes a plan.
@@ -64,16 +64,20 @@ pub fn route(plan: &Plan, topology: &Topology, options: RouteOptions) -> Routed 
     Routed { options, flows: router.flows }
 }
 
-fn root(rank: Rank, wants: bool) -> Node {
+pub(super) fn root(rank: Rank, wants: bool) -> Node {
     Node { rank, parent: None, wants }
 }
 
-fn child(rank: Rank, parent: usize, wants: bool) -> Node {
+pub(super) fn child(rank: Rank, parent: usize, wants: bool) -> Node {
     Node { rank, parent: Some(parent as u32), wants }
 }
 
 impl Router<'_> {
-    fn by_domain(&self, ranks: &[Rank]) -> BTreeMap<DomainId, Vec<Rank>> {
+    pub(super) fn domain(&self, rank: Rank) -> DomainId {
+        self.topology.domain(rank)
+    }
+
+    pub(super) fn by_domain(&self, ranks: &[Rank]) -> BTreeMap<DomainId, Vec<Rank>> {
         let mut domains: BTreeMap<DomainId, Vec<Rank>> = BTreeMap::new();
         for &rank in ranks {
             domains.entry(self.topology.domain(rank)).or_default().push(rank);
@@ -83,12 +87,15 @@ impl Router<'_> {
 
     fn push(&mut self, gather: &Gather<'_>, from: u64, to: u64, nodes: Vec<Node>) {
         if to > from {
-            self.flows.push(Flow { nodes, pieces: gather.pieces(from, to).collect(), bytes: to - from });
+            self.flows.push(Flow { nodes, pieces: gather.pieces(from, to).collect(), bytes: to - from, sums: None });
         }
     }
 
     /// Lowest holder to every wanter.
     fn flat(&mut self, class: &CellClass) {
+        if let Some(terms) = class.terms.first() {
+            return self.flat_sum(class, terms);
+        }
         let gather = Gather::of_class(self.plan, class);
         let holder = class.holders[0];
         for &wanter in &class.wanters {
@@ -104,7 +111,8 @@ impl Router<'_> {
     /// Lowest holder to the root, then once into each destination domain, then to every destination rank there.
     fn gather_broadcast(&mut self, class: &CellClass, gatherer: Rank, all_wanters: &[Rank]) {
         let gather = Gather::of_class(self.plan, class);
-        let holder = class.holders[0];
+        let sums = class.terms.first().map(|terms| self.domain_sums(terms));
+        let holder = sums.as_ref().map_or(class.holders[0], |sums| sums[0].reducer);
         let wants = |rank: Rank| class.wanters.binary_search(&rank).is_ok();
         let mut nodes = vec![root(holder, wants(holder))];
         let mut last = 0;
@@ -124,10 +132,16 @@ impl Router<'_> {
             last = nodes.len() - 1;
             nodes.extend(members.map(|rank| child(rank, last, wants(rank))));
         }
-        self.push(&gather, 0, class.bytes, nodes);
+        match sums {
+            Some(sums) => self.push_sum(&gather, (0, class.bytes), nodes, sums),
+            None => self.push(&gather, 0, class.bytes, nodes),
+        }
     }
 
     fn hierarchical(&mut self, class: &CellClass) {
+        if !class.terms.is_empty() {
+            return self.hierarchical_sum(class);
+        }
         let gather = Gather::of_class(self.plan, class);
         let holders = self.by_domain(&class.holders);
         let mut remote: Vec<(DomainId, Vec<Rank>)> = Vec::new();

@@ -55,7 +55,7 @@ fn pieces_of_any_two_borders_join_up() {
 fn flow(root: u32, receiver: Option<u32>) -> Flow {
     let mut nodes = vec![Node { rank: Rank(root), parent: None, wants: receiver.is_none() }];
     nodes.extend(receiver.map(|rank| Node { rank: Rank(rank), parent: Some(0), wants: true }));
-    Flow { nodes, pieces: Vec::new(), bytes: 0 }
+    Flow { nodes, pieces: Vec::new(), bytes: 0, sums: None }
 }
 
 fn ends(flows: &[Flow]) -> Vec<(u32, Option<u32>)> {
