@@ -7,7 +7,7 @@ use super::program::Program;
 use super::tensors::{LocalTensors, locate};
 use super::{ExecuteError, Side};
 use crate::layout::{AxisMap, Dtype};
-use crate::memory::copy::{CopyTable, Operation, Placed};
+use crate::memory::copy::{CopyTable, Operation, Placed, Sum};
 use crate::plan::{Plan, PlanError};
 use crate::route::Piece;
 use std::ops::Range;
@@ -28,6 +28,17 @@ pub(super) enum Place {
     Slot,
     /// A slot for sending.
     SendSlot,
+    /// The slot of the sum that the item is a term of.
+    SumSlot(u32),
+}
+
+/// What a copy does with its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Onto {
+    /// Replaces what it holds; values that become infinite on the way are counted or not.
+    Replaced { counted: bool },
+    /// Adds to what it holds.
+    Added,
 }
 
 /// Boxes between two places.
@@ -37,6 +48,9 @@ pub(super) struct CopyOp {
     pub(super) destination: Place,
     pub(super) boxes: Range<u32>,
 }
+
+/// A copy of what has one type on both sides.
+const UNCHANGED: Onto = Onto::Replaced { counted: false };
 
 /// One end of a stretch of a cell.
 #[derive(Debug, Clone)]
@@ -55,19 +69,22 @@ impl End<'_> {
     }
 }
 
-/// Appends the boxes of a piece; where the types of its ends differ, elements change on the way, and those that become
-/// infinite are `counted` or not.
+/// Appends the boxes of a piece; where the types of its ends differ, elements change on the way.
 pub(super) fn append(
     table: &mut CopyTable,
     plan: &Plan,
     piece: &Piece,
     source: &End<'_>,
     destination: &End<'_>,
-    counted: bool,
+    onto: Onto,
 ) -> Result<(), ExecuteError> {
     let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
     let (from, to) = (source.dtype(), destination.dtype());
-    let operation = Operation::between(from, to, counted).ok_or_else(|| no_cast(plan, piece, from, to))?;
+    let operation = match onto {
+        Onto::Replaced { counted } => Operation::between(from, to, counted),
+        Onto::Added => Sum::of(from, to).map(Operation::Add),
+    };
+    let operation = operation.ok_or_else(|| no_cast(plan, piece, from, to))?;
     for sub in sub_boxes(&extents, piece.start, piece.end) {
         let place = |end: &End<'_>| match end {
             // Strides may be a peer's. What saturates ends outside of every memory, which the table refuses.
@@ -174,7 +191,7 @@ pub(super) fn runs<'a>(
         let Some(tensor_end) = end(piece) else { continue };
         let mut table = CopyTable::new();
         let dtype = tensor_end.dtype();
-        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed, dtype }, false)?;
+        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed, dtype }, UNCHANGED)?;
         table.runs(0..table.len(), |offset, packed, bytes| match runs.last_mut() {
             Some(last)
                 if last.tensor == piece.cell.tensor
@@ -207,7 +224,7 @@ pub(super) fn count_runs(
     for piece in program.item_pieces(item) {
         if let Some((end, _)) = own_end(plan, local, side, piece) {
             let mut table = CopyTable::new();
-            append(&mut table, plan, piece, &end, &End::Packed { offset: 0, dtype: end.dtype() }, false)?;
+            append(&mut table, plan, piece, &end, &End::Packed { offset: 0, dtype: end.dtype() }, UNCHANGED)?;
             count += table.run_count(0..table.len());
         }
     }

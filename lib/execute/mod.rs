@@ -25,6 +25,7 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod sums;
 mod tensors;
 
 pub use engine::Engine;

@@ -142,7 +142,7 @@ pub(super) fn prepare(
     local: &LocalTensors,
     agreement: &Agreement,
 ) -> Result<Prepared, ExecuteError> {
-    let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max();
+    let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.hop(node))).max();
     let (chunk, share) = staging_share(agreement, hops.unwrap_or(0) as u32)?;
     let reach = reach(group, agreement, chunk);
     let program = compile(plan, &routed.flows, &group.topology, &reach, group.rank);

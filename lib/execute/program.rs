@@ -4,6 +4,7 @@
 //! (chunk index, flow index).
 
 use super::reach::{Reach, storage};
+use super::sums::adds;
 use crate::base::Rank;
 use crate::layout::Dtype;
 use crate::plan::{CellId, Plan, TensorSpec};
@@ -24,6 +25,37 @@ pub(super) enum Storage {
     Destination,
     /// In a staging slot, packed.
     Slot,
+    /// Nowhere: it is added to a sum.
+    Sum,
+}
+
+/// What the elements of a packed chunk are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// What a source tensor holds.
+    Term,
+    /// Sums of terms.
+    Sum,
+    /// What travels on the tree.
+    Wire,
+}
+
+impl Form {
+    /// Type of a tensor's elements.
+    pub(super) fn dtype(self, tensor: &TensorSpec) -> Dtype {
+        match self {
+            Self::Term => tensor.source.dtype(),
+            Self::Sum => tensor.held_dtype(),
+            Self::Wire => tensor.wire_dtype(),
+        }
+    }
+
+    /// Bytes of packed pieces.
+    pub(super) fn bytes(self, plan: &Plan, pieces: &[Piece]) -> u64 {
+        let tensors = plan.manifest().tensors();
+        let of = |piece: &Piece| (piece.end - piece.start) * self.dtype(&tensors[piece.cell.tensor as usize]).bytes();
+        pieces.iter().map(of).sum()
+    }
 }
 
 /// How a chunk reaches a rank.
@@ -41,12 +73,16 @@ pub(super) enum Incoming {
     Push { from: Rank },
     /// `from` copies it from its source tensors into this rank's destination tensors.
     Fed { from: Rank },
+    /// This rank adds up terms, which are items of its own, in their order.
+    Sum,
 }
 
 /// A chunk of a flow at this rank.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) pieces: Range<u32>,
+    /// What it is when packed, and the bytes of that.
+    pub(super) form: Form,
     pub(super) bytes: u64,
     pub(super) storage: Storage,
     /// Whether this rank's destination tensors want it.
@@ -60,6 +96,31 @@ pub(super) struct Item {
     pub(super) readers: u32,
     /// Ranks that want it and get it by way of this item's own copies, this rank among them.
     pub(super) receivers: Range<u32>,
+    /// Items that it is the sum of.
+    pub(super) terms: Range<u32>,
+    /// The sum that it is a term of.
+    pub(super) sum: Option<u32>,
+}
+
+impl Item {
+    /// An item that nobody is sent.
+    pub(super) fn new(pieces: Range<u32>, form: Form, bytes: u64, storage: Storage, incoming: Incoming) -> Self {
+        let none = 0..0;
+        Self {
+            pieces,
+            form,
+            bytes,
+            storage,
+            wants: false,
+            incoming,
+            hop: 0,
+            pushes: none.clone(),
+            readers: 0,
+            receivers: none.clone(),
+            terms: none,
+            sum: None,
+        }
+    }
 }
 
 /// An item on its way to a child over a message link.
@@ -99,10 +160,28 @@ pub(super) struct Program {
     pub(super) hops: u32,
 }
 
+/// What edges of this rank follow from.
+pub(super) struct Edges<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) topology: &'a Topology,
+    pub(super) reach: &'a Reach,
+    pub(super) rank: Rank,
+}
+
+/// A chunk of a flow.
+struct Chunk {
+    pieces: Range<u32>,
+    /// On the tree.
+    bytes: u64,
+    /// Items that the root adds up.
+    terms: Range<u32>,
+}
+
 /// A flow that this rank takes part in.
-struct Share<'a> {
-    flow: &'a Flow,
-    node: usize,
+pub(super) struct Share<'a> {
+    pub(super) flow: &'a Flow,
+    /// This rank's node; `None` when it only adds to the sums.
+    node: Option<usize>,
     chunk: u64,
     chunks: u64,
     /// Whether the root packs.
@@ -110,6 +189,15 @@ struct Share<'a> {
     gather: Gather<'a>,
     /// Per node, which ranks at or below it want the flow; empty ranges where nothing is cast.
     receivers: Vec<Range<u32>>,
+}
+
+/// How much larger than on the tree a flow's elements are where they are added up.
+fn largest_ratio(plan: &Plan, flow: &Flow) -> u64 {
+    let ratio = |piece: &Piece| {
+        let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
+        tensor.held_dtype().bytes().div_ceil(tensor.wire_dtype().bytes())
+    };
+    if flow.sums.is_none() { 1 } else { flow.pieces.iter().map(ratio).max().unwrap_or(1) }
 }
 
 impl Share<'_> {
@@ -124,8 +212,7 @@ impl Share<'_> {
 /// Compiles the share of `rank`.
 pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &Reach, rank: Rank) -> Program {
     let mut program = Program {
-        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max().unwrap_or(0)
-            as u32,
+        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.hop(node))).max().unwrap_or(0) as u32,
         helped: reach.helped(topology, flows, rank),
         ..Program::default()
     };
@@ -133,9 +220,14 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
     let shares: Vec<Share<'_>> = flows
         .iter()
         .filter_map(|flow| {
-            let node = flow.nodes.iter().position(|node| node.rank == rank)?;
+            let node = flow.nodes.iter().position(|node| node.rank == rank);
+            node.or_else(|| flow.sums.as_ref().filter(|sums| adds(sums, rank)).map(|_| 0))?;
             let packs = reach.packs(plan, topology, flow);
-            let chunk = if reach.is_staged(plan, topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
+            let chunk = if reach.is_staged(plan, topology, flow) {
+                reach.chunk_bytes / largest_ratio(plan, flow)
+            } else {
+                MAPPED_CHUNK
+            };
             let receivers = if casts { program.receivers_by_node(flow) } else { vec![0..0; flow.nodes.len()] };
             Some(Share {
                 flow,
@@ -153,7 +245,7 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
     while !open.is_empty() {
         open.retain(|share| turn < share.chunks);
         for share in &open {
-            program.add(topology, reach, share, turn);
+            program.add(plan, topology, reach, share, (turn, rank));
         }
         turn += 1;
     }
@@ -161,7 +253,14 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
 }
 
 impl Program {
-    fn add(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, turn: u64) {
+    fn add(
+        &mut self,
+        plan: &Plan,
+        topology: &Topology,
+        reach: &Reach,
+        share: &Share<'_>,
+        (turn, rank): (u64, Rank),
+    ) {
         let (from, to) = (share.gather.border(turn * share.chunk), share.gather.border((turn + 1) * share.chunk));
         if from == to {
             return;
@@ -169,57 +268,85 @@ impl Program {
         let first = self.pieces.len() as u32;
         self.pieces.extend(share.gather.pieces(from, to));
         let pieces = first..self.pieces.len() as u32;
-        let (flow, node) = (share.flow, share.flow.nodes[share.node]);
-        let bytes = to - from;
-        if node.parent.is_none() && node.wants {
-            let own = Item {
-                pieces: pieces.clone(),
-                bytes,
-                storage: Storage::Destination,
-                wants: true,
-                incoming: Incoming::OwnCopy,
-                hop: 0,
-                pushes: 0..0,
-                readers: 0,
-                receivers: share.root_receivers().1,
-            };
-            self.own_copies.push(self.items.len() as u32);
-            self.items.push(own);
+        let edges = Edges { plan, topology, reach, rank };
+        let terms = share.flow.sums.as_ref().map_or(0..0, |sums| self.add_sums(&edges, sums, &pieces));
+        if let Some(number) = share.node {
+            self.add_node(&edges, share, number, Chunk { pieces, bytes: to - from, terms });
         }
-        if node.parent.is_none() && flow.nodes.len() == 1 {
+    }
+
+    /// What this rank does as node `number` of the tree.
+    fn add_node(&mut self, edges: &Edges<'_>, share: &Share<'_>, number: usize, chunk: Chunk) {
+        let (topology, reach) = (edges.topology, edges.reach);
+        let (flow, node) = (share.flow, share.flow.nodes[number]);
+        let Chunk { pieces, bytes, terms } = chunk;
+        let holds = node.parent.is_none() && flow.sums.is_none();
+        if holds && node.wants {
+            let (own, stored) = (Incoming::OwnCopy, Storage::Destination);
+            self.own_copies.push(self.items.len() as u32);
+            let item = Item::new(pieces.clone(), Form::Wire, bytes, stored, own);
+            self.items.push(Item { wants: true, receivers: share.root_receivers().1, ..item });
+        }
+        if holds && flow.nodes.len() == 1 {
             return;
         }
         let item = self.items.len() as u32;
-        let incoming = self.incoming(topology, reach, share, item);
-        let stored = storage(flow, share.node, share.packs);
+        let incoming = self.incoming(edges, share, number, item);
+        let stored = storage(flow, number, share.packs);
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
-        for (number, child) in flow.children(share.node) {
+        for (number, child) in flow.children(number) {
             if reach.feeds(topology, flow, number) {
                 self.feeds.entry(child.rank).or_default().push(item);
-            } else if reach.pulls(topology, node.rank, stored, child.rank) {
-                self.reads.entry(child.rank).or_default().push(item);
-                readers += 1;
             } else {
-                self.sends.entry(child.rank).or_default().push(self.pushes.len() as u32);
-                self.pushes.push(Push { item, receivers: share.receivers[number].clone() });
+                readers += self.send(edges, item, stored, child.rank, share.receivers[number].clone());
             }
         }
         self.items.push(Item {
-            pieces,
-            bytes,
-            storage: stored,
             wants: node.wants,
-            incoming,
-            hop: flow.depth(share.node) as u32,
+            hop: flow.hop(number) as u32,
             pushes: first_push..self.pushes.len() as u32,
             readers,
-            receivers: if share.node == 0 { share.root_receivers().0 } else { share.receivers[share.node].clone() },
+            receivers: if number == 0 { share.root_receivers().0 } else { share.receivers[number].clone() },
+            terms,
+            ..Item::new(pieces, Form::Wire, bytes, stored, incoming)
         });
     }
 
-    fn incoming(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, item: u32) -> Incoming {
-        let node = share.flow.nodes[share.node];
+    /// Lets `to` read an item where it is stored here, or sends it there; the readers that this adds.
+    pub(super) fn send(
+        &mut self,
+        edges: &Edges<'_>,
+        item: u32,
+        stored: Storage,
+        to: Rank,
+        receivers: Range<u32>,
+    ) -> u32 {
+        if edges.reach.pulls(edges.topology, edges.rank, stored, to) {
+            self.reads.entry(to).or_default().push(item);
+            return 1;
+        }
+        self.sends.entry(to).or_default().push(self.pushes.len() as u32);
+        self.pushes.push(Push { item, receivers });
+        0
+    }
+
+    /// How an item comes from where `from` stores it.
+    pub(super) fn receive(&mut self, edges: &Edges<'_>, item: u32, stored: Storage, from: Rank) -> Incoming {
+        if edges.reach.pulls(edges.topology, from, stored, edges.rank) {
+            self.pulls.entry(from).or_default().push(item);
+            Incoming::Pull { from, stored }
+        } else {
+            self.arrivals.entry(from).or_default().push(item);
+            Incoming::Push { from }
+        }
+    }
+
+    fn incoming(&mut self, edges: &Edges<'_>, share: &Share<'_>, number: usize, item: u32) -> Incoming {
+        let node = share.flow.nodes[number];
+        if node.parent.is_none() && share.flow.sums.is_some() {
+            return Incoming::Sum;
+        }
         let Some(parent) = node.parent else {
             if share.packs {
                 self.packs.push(item);
@@ -228,17 +355,11 @@ impl Program {
             return Incoming::Held;
         };
         let from = share.flow.nodes[parent as usize].rank;
-        let stored = storage(share.flow, parent as usize, share.packs);
-        if reach.feeds(topology, share.flow, share.node) {
+        if edges.reach.feeds(edges.topology, share.flow, number) {
             self.fed.entry(from).or_default().push(item);
-            Incoming::Fed { from }
-        } else if reach.pulls(topology, from, stored, node.rank) {
-            self.pulls.entry(from).or_default().push(item);
-            Incoming::Pull { from, stored }
-        } else {
-            self.arrivals.entry(from).or_default().push(item);
-            Incoming::Push { from }
+            return Incoming::Fed { from };
         }
+        self.receive(edges, item, storage(share.flow, parent as usize, share.packs), from)
     }
 
     /// Notes which ranks at or below each node want a flow; the root itself stands behind all others.
@@ -265,8 +386,8 @@ impl Program {
     }
 
     /// Type of a packed item's elements of a tensor.
-    pub(super) fn dtype(&self, plan: &Plan, _item: u32, tensor: u32) -> Dtype {
-        plan.manifest().tensors()[tensor as usize].wire_dtype()
+    pub(super) fn dtype(&self, plan: &Plan, item: u32, tensor: u32) -> Dtype {
+        self.items[item as usize].form.dtype(&plan.manifest().tensors()[tensor as usize])
     }
 
     /// Tensors of `items`, ascending.

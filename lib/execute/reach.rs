@@ -40,6 +40,7 @@ impl Reach {
         let (root, node) = (flow.nodes[0].rank, flow.nodes[child]);
         node.parent == Some(0)
             && node.wants
+            && flow.sums.is_none()
             && self.mapped
             && self.shared[node.rank.index()]
             && topology.domain(root) == topology.domain(node.rank)
@@ -67,6 +68,7 @@ impl Reach {
             node.parent == Some(0) && node.wants && topology.domain(node.rank) == topology.domain(root)
         };
         self.mapped
+            && flow.sums.is_none()
             && flow.nodes.len() > 1
             && !self.shared[root.index()]
             && flow.nodes[1..].iter().all(|node| local(node) && !self.shared[node.rank.index()])
@@ -87,10 +89,10 @@ impl Reach {
     }
 }
 
-/// Where a node of a flow keeps its chunks; `packs` says that the root packs them.
+/// Where a node of a flow keeps its chunks; `packs` says that the root packs them. A root that adds up does so in a slot.
 pub(super) fn storage(flow: &Flow, node: usize, packs: bool) -> Storage {
     match (node, flow.nodes[node].wants) {
-        (0, _) if packs => Storage::Slot,
+        (0, _) if packs || flow.sums.is_some() => Storage::Slot,
         (0, _) => Storage::Source,
         (_, true) => Storage::Destination,
         (_, false) => Storage::Slot,

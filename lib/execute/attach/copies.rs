@@ -2,7 +2,7 @@
 //! same places that continue each other share a box, so that many small tensors cost what their bytes cost.
 
 use super::super::ExecuteError;
-use super::super::bind::{CopyOp, End, Place, append};
+use super::super::bind::{CopyOp, End, Onto, Place, append};
 use crate::memory::copy::CopyTable;
 use crate::plan::Plan;
 use crate::route::Piece;
@@ -26,21 +26,21 @@ impl Copies {
         self.list.len() as u32
     }
 
-    /// Adds a piece; `counted` says whether its values that become infinite count.
+    /// Adds a piece.
     pub(super) fn add(
         &mut self,
         plan: &Plan,
         piece: &Piece,
         source: &Placed<'_>,
         destination: &Placed<'_>,
-        counted: bool,
+        onto: Onto,
     ) -> Result<(), ExecuteError> {
         let places = (source.1, destination.1);
         if self.places != Some(places) {
             self.flush();
             self.places = Some(places);
         }
-        append(&mut self.batch, plan, piece, &source.0, &destination.0, counted)
+        append(&mut self.batch, plan, piece, &source.0, &destination.0, onto)
     }
 
     /// Operations from number `first` on, with everything that was added.

@@ -3,7 +3,7 @@
 
 use super::super::ExecuteError;
 use super::super::Side;
-use super::super::bind::{Place, append, own_end, peer_end};
+use super::super::bind::{Onto, Place, append, own_end, peer_end};
 use super::super::board::NO_WORD;
 use super::super::claim;
 use super::super::execution::{FeedPiece, Feeds, Receiver, Sender};
@@ -67,7 +67,8 @@ impl Attach<'_> {
                 return Err(self.missing(to, piece.cell.tensor));
             };
             let (from, into) = (Place::Span(source_place), Place::Span(destination_place));
-            self.copies.add(plan, piece, &(source, from), &(destination, into), plan.counts_for(piece.cell, &[to]))?;
+            let counted = plan.counts_for(piece.cell, &[to]);
+            self.copies.add(plan, piece, &(source, from), &(destination, into), Onto::Replaced { counted })?;
         }
         Ok(self.copies.finish(first))
     }
@@ -87,7 +88,8 @@ impl Attach<'_> {
             let (Some(source), Some(destination)) = (source, destination) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            append(&mut batch, plan, piece, &source, &destination, plan.counts_for(piece.cell, &[to]))?;
+            let counted = plan.counts_for(piece.cell, &[to]);
+            append(&mut batch, plan, piece, &source, &destination, Onto::Replaced { counted })?;
         }
         self.add_blocks(&mut batch, spans, pieces);
         Ok(())

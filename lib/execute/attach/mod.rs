@@ -4,13 +4,14 @@
 mod copies;
 mod feeds;
 mod pushes;
+mod sums;
 
-use super::bind::{End, Place, own_end, peer_end};
+use super::bind::{End, Onto, Place, own_end, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
 use super::prepare::Prepared;
-use super::program::{Incoming, Item, Storage};
+use super::program::{Form, Incoming, Item, Storage};
 use super::tensors::LocalTensors;
 use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
@@ -128,7 +129,7 @@ pub(super) fn attach(
 fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
     let mut hops: Vec<Hop> = prepared.slots.hops.iter().map(|_| Hop::default()).collect();
     for (number, item) in prepared.program.items.iter().enumerate() {
-        let brought = matches!(item.incoming, Incoming::Pull { .. } | Incoming::Pack);
+        let brought = matches!(item.incoming, Incoming::Pull { .. } | Incoming::Pack | Incoming::Sum);
         let reads_into_slot = brought && item.storage == Storage::Slot;
         if reads_into_slot || matches!(item.incoming, Incoming::Push { .. }) {
             hops[item.hop as usize].items.push(number as u32);
@@ -335,7 +336,10 @@ impl<'a> Attach<'a> {
             Incoming::Fed { from } => self.theirs.helped.contains(&from),
             _ => !direct,
         };
-        if arrives && (item.wants || !matches!(item.incoming, Incoming::Push { .. })) {
+        let used = item.wants || item.sum.is_some() || !matches!(item.incoming, Incoming::Push { .. });
+        if item.incoming == Incoming::Sum {
+            self.sum_copies(number)?;
+        } else if arrives && used {
             self.item_copies(number)?;
         }
         Ok(BoundItem {
@@ -358,18 +362,22 @@ impl<'a> Attach<'a> {
         let item = &prepared.program.items[number as usize];
         let receivers = prepared.program.receivers(&item.receivers);
         let mut packed = 0;
+        let mut summed = 0;
         for piece in prepared.program.item_pieces(number) {
             let tensor = piece.cell.tensor;
             let dtype = prepared.program.dtype(plan, number, tensor);
             let own = |side| own_end(plan, local, side, piece).map(|(end, _)| end);
             let in_slot = || Some(End::Packed { offset: packed, dtype });
-            let (destination, destination_place) = if item.storage == Storage::Slot {
+            let sum_dtype = Form::Sum.dtype(&plan.manifest().tensors()[tensor as usize]);
+            let (destination, destination_place) = if let Some(sum) = item.sum {
+                (Some(End::Packed { offset: summed, dtype: sum_dtype }), Some(Place::SumSlot(sum)))
+            } else if item.storage == Storage::Slot {
                 (in_slot(), Some(Place::Slot))
             } else {
                 (own(Side::Destination), self.own_place(Side::Destination, tensor))
             };
             let (source, source_place, peer) = match item.incoming {
-                Incoming::Held => return Ok(()),
+                Incoming::Held | Incoming::Sum => return Ok(()),
                 Incoming::OwnCopy | Incoming::Pack => (own(Side::Source), self.own_place(Side::Source, tensor), None),
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
@@ -389,9 +397,12 @@ impl<'a> Attach<'a> {
             let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
+            let first = item.sum.is_none_or(|sum| prepared.program.items[sum as usize].terms.start == number);
             let counted = plan.counts_for(piece.cell, receivers);
-            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place), counted)?;
+            let onto = if first { Onto::Replaced { counted } } else { Onto::Added };
+            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place), onto)?;
             packed += (piece.end - piece.start) * dtype.bytes();
+            summed += (piece.end - piece.start) * sum_dtype.bytes();
         }
         Ok(())
     }

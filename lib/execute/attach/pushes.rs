@@ -1,7 +1,7 @@
 //! Tables of what this rank puts over a message link. In: program, exports. Out: packing copies and puts. Guarantee: a
 //! put's two ends are contiguous, and inside a region or slot that both ends agreed on.
 
-use super::super::bind::{End, Place, Run, own_end, pair, peer_end, runs};
+use super::super::bind::{End, Onto, Place, Run, own_end, pair, peer_end, runs};
 use super::super::exchange::{ExportedMemory, Invitation};
 use super::super::execution::{BoundPush, LocalRef, PutOp, RemoteRef};
 use super::super::prepare::{in_slot, sending_side};
@@ -112,7 +112,8 @@ impl Attach<'_> {
             };
             let dtype = prepared.program.dtype(plan, item, tensor);
             let slot = (End::Packed { offset: packed, dtype }, Place::SendSlot);
-            self.copies.add(plan, piece, &(source, place), &slot, plan.counts_for(piece.cell, receivers))?;
+            let counted = plan.counts_for(piece.cell, receivers);
+            self.copies.add(plan, piece, &(source, place), &slot, Onto::Replaced { counted })?;
             packed += (piece.end - piece.start) * dtype.bytes();
         }
         Ok(())

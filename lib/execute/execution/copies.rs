@@ -50,6 +50,7 @@ impl Execution {
             Place::Span(span) => (span as usize, 0),
             Place::Slot => own(slot),
             Place::SendSlot => own(send_slot),
+            Place::SumSlot(sum) => own(self.items[sum as usize].slot),
             Place::PeerSlot(peer) => {
                 let peer = &self.bound.peers[peer as usize];
                 let slot = u64::from(peer_slot.unwrap_or(0));

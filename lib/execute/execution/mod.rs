@@ -6,6 +6,7 @@ mod copies;
 mod feed;
 mod receive;
 mod send;
+mod sums;
 
 pub(super) use feed::{FeedPiece, Feeds, Receiver, Sender};
 
@@ -25,6 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 enum ItemPhase {
     Waiting,
     Granted,
+    /// In its slot, before its turn to be added.
+    Arrived,
     Available,
 }
 
@@ -34,6 +37,8 @@ struct ItemState {
     slot: Option<u32>,
     /// Pushes and slot readers that still need it.
     holds: u32,
+    /// The next term to be added to a sum.
+    next_term: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +96,7 @@ impl Execution {
             id,
             epoch: 0,
             active: false,
-            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0 }; items],
+            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, next_term: 0 }; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
@@ -154,6 +159,7 @@ impl Execution {
             let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
             state.phase = if held { ItemPhase::Available } else { ItemPhase::Waiting };
             state.slot = None;
+            state.next_term = item.terms.start;
             state.holds = item.pushes.len() as u32 + slot_readers;
             self.items_left += usize::from(!held);
         }
@@ -221,7 +227,10 @@ impl Execution {
         if holds == 0 {
             self.release_slot(item);
         }
-        Ok(())
+        match self.bound.program.items[item as usize].sum {
+            Some(sum) => self.added(sum),
+            None => Ok(()),
+        }
     }
 
     fn release_slot(&mut self, item: u32) {
