@@ -13,6 +13,7 @@ mod killed;
 mod large;
 mod many;
 mod matrix;
+mod partial;
 mod random;
 mod replay;
 mod transfer;
