@@ -7,6 +7,7 @@ mod cells;
 mod digests;
 pub(crate) mod oracle;
 mod paper;
+mod partial;
 mod proofs;
 pub(crate) mod random;
 mod routes;
