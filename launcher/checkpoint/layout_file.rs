@@ -65,8 +65,10 @@ impl LayoutFile {
                 intervals: maps.iter().map(|map| map.intervals().iter().map(pair).collect()).collect(),
             });
         }
-        file.meshes =
-            meshes.iter().map(|mesh| MeshText { shape: mesh.shape().to_vec(), ranks: mesh.ranks().to_vec() }).collect();
+        file.meshes = meshes
+            .iter()
+            .map(|mesh| MeshText { shape: mesh.shape().to_vec(), ranks: mesh.ranks().collect() })
+            .collect();
         Some(file)
     }
 

@@ -18,7 +18,6 @@ mod model;
 mod region;
 mod shard_file;
 mod synthetic;
-mod unique_keys;
 
 pub(crate) use atomic_file::PendingFile;
 pub(crate) use error::{CheckpointError, RegionError, WriteError};

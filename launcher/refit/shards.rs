@@ -7,12 +7,11 @@ use crate::checkpoint::{Model, Region};
 use crate::plain_file;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Side};
-use crossmesh::layout::parallel::{ModelSharding, ParallelSpec, Rules};
-use crossmesh::layout::{AxisMap, Layout, Mesh, Placement, View};
-use crossmesh::plan::Manifest;
-use std::collections::HashMap;
+use crossmesh::layout::model::ModelTensor;
+use crossmesh::layout::parallel::Rules;
+use crossmesh::layout::{self, AxisMap, View};
+use crossmesh::plan::{Manifest, ModelManifest, ModelSide, model_manifest};
 use std::path::Path;
-use std::sync::Arc;
 
 const ALIGNMENT: u64 = 64;
 
@@ -49,53 +48,13 @@ pub(super) fn manifest(
     sources: &[Rank],
     destinations: &[Rank],
 ) -> Result<(Manifest, Vec<String>), RefitError> {
-    let mut source = SideLayouts::new("src", model, rules, &request.src.spec, sources)?;
-    let mut destination = SideLayouts::new("dst", model, rules, &request.dst.spec, destinations)?;
-    let mut manifest = Manifest::new();
-    for index in 0..model.tensors().len() {
-        let name = &model.tensors()[index].name;
-        manifest.push(name.clone(), source.layout(model, index)?, destination.layout(model, index)?)?;
-    }
-    Ok((manifest, source.sharding.unmatched))
-}
-
-type LayoutKey = (Vec<u64>, crossmesh::layout::Dtype, Vec<Placement>);
-
-/// Layouts of one side; equal ones are shared, which makes planning fast.
-struct SideLayouts {
-    side: &'static str,
-    mesh: Arc<Mesh>,
-    sharding: ModelSharding,
-    known: HashMap<LayoutKey, Arc<Layout>>,
-}
-
-impl SideLayouts {
-    fn new(
-        side: &'static str,
-        model: &Model,
-        rules: &Rules,
-        spec: &ParallelSpec,
-        ranks: &[Rank],
-    ) -> Result<Self, RefitError> {
-        let mesh = spec.mesh(ranks).map_err(|source| RefitError::Spec { side, text: spec.to_string(), source })?;
-        let tensors = model.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()));
-        let sharding = rules.placements(tensors, spec)?;
-        Ok(Self { side, mesh: Arc::new(mesh), sharding, known: HashMap::new() })
-    }
-
-    fn layout(&mut self, model: &Model, index: usize) -> Result<Arc<Layout>, RefitError> {
-        let tensor = &model.tensors()[index];
-        let placements = self.sharding.shardings[index].placements.clone();
-        let key = (tensor.shape.clone(), tensor.dtype, placements.clone());
-        if let Some(layout) = self.known.get(&key) {
-            return Ok(layout.clone());
-        }
-        let layout = Layout::new(tensor.shape.clone(), tensor.dtype, self.mesh.clone(), placements)
-            .map_err(|source| RefitError::Layout { tensor: tensor.name.clone(), side: self.side, source })?;
-        let layout = Arc::new(layout);
-        self.known.insert(key, layout.clone());
-        Ok(layout)
-    }
+    let tensors =
+        model.tensors().iter().map(|tensor| ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype));
+    let described = layout::model::Model::new("given", tensors.collect())?;
+    let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
+    let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
+    let ModelManifest { manifest, unmatched } = model_manifest(&described, source, destination)?;
+    Ok((manifest, unmatched))
 }
 
 impl SideMemory {

@@ -24,6 +24,39 @@ pub enum LayoutError {
         /// Mesh shape.
         shape: Vec<u32>,
     },
+    /// Not one stride per mesh axis.
+    #[error("strides {strides:?} for a mesh of {axes} axes; give one per axis")]
+    MeshStrides {
+        /// Mesh axes.
+        axes: usize,
+        /// Given.
+        strides: Vec<u32>,
+    },
+    /// Ranks beyond 32 bits.
+    #[error(
+        "mesh of shape {shape:?} from rank {first} with strides {strides:?} reaches past rank {}; use fewer ranks",
+        u32::MAX
+    )]
+    MeshTooLarge {
+        /// Mesh shape.
+        shape: Vec<u32>,
+        /// First rank.
+        first: Rank,
+        /// Ranks between neighbours, per axis.
+        strides: Vec<u32>,
+    },
+    /// Coordinates that the axis does not have.
+    #[error(
+        "coordinates {coordinates:?} along mesh axis {axis}, which has length {length}; give at least one, each below that"
+    )]
+    MeshSelection {
+        /// Mesh axis.
+        axis: usize,
+        /// Its length; 0 when there is no such axis.
+        length: u32,
+        /// Given.
+        coordinates: Vec<u32>,
+    },
     /// A rank stands twice in a mesh.
     #[error("rank {rank} stands in the mesh twice; every rank may stand in a mesh once")]
     MeshRepeats {

@@ -11,6 +11,7 @@ mod error;
 #[allow(clippy::module_inception)]
 mod layout;
 mod mesh;
+pub mod model;
 pub mod parallel;
 mod placement;
 mod view;

@@ -100,7 +100,7 @@ impl Plan {
         numbers: &mut HashMap<Sets, u32>,
     ) -> Vec<u32> {
         let ranks = |layout: &Layout, slots: &[usize]| {
-            let mut ranks: Vec<Rank> = slots.iter().map(|&slot| layout.mesh().ranks()[slot]).collect();
+            let mut ranks: Vec<Rank> = slots.iter().map(|&slot| layout.mesh().rank(slot)).collect();
             ranks.sort_unstable();
             ranks
         };

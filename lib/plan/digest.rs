@@ -109,11 +109,11 @@ pub fn first_difference(tensor: usize, first: &[String], other: &[String]) -> Op
 }
 
 fn rank_list(layout: &Layout) -> String {
-    let ranks = layout.mesh().ranks();
-    let contiguous = ranks.windows(2).all(|pair| pair[0].0.checked_add(1) == Some(pair[1].0));
-    match (ranks.first(), ranks.last()) {
-        (Some(first), Some(last)) if contiguous && ranks.len() > 1 => format!("{first}-{last}"),
-        _ => ranks.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
+    let mesh = layout.mesh();
+    let (first, last) = (mesh.rank(0), mesh.rank(mesh.slots() - 1));
+    match Mesh::contiguous(mesh.shape().to_vec(), first) {
+        Ok(contiguous) if contiguous == *mesh && first != last => format!("{first}-{last}"),
+        _ => mesh.ranks().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
     }
 }
 
@@ -134,7 +134,17 @@ impl Layouts {
 fn mesh_digest(mesh: &Mesh) -> Digest {
     let mut hasher = Sha256::new();
     hash_numbers(&mut hasher, mesh.shape().iter().map(|&length| u64::from(length)));
-    hash_numbers(&mut hasher, mesh.ranks().iter().map(|rank| u64::from(rank.0)));
+    match mesh.as_affine() {
+        Some((first, strides)) => {
+            hasher.update([1]);
+            hasher.update(first.0.to_le_bytes());
+            hash_numbers(&mut hasher, strides.iter().map(|&stride| u64::from(stride)));
+        }
+        None => {
+            hasher.update([2]);
+            hash_numbers(&mut hasher, mesh.ranks().map(|rank| u64::from(rank.0)));
+        }
+    }
     hasher.finalize().into()
 }
 

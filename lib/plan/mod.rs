@@ -10,6 +10,7 @@ mod compile;
 pub mod digest;
 mod error;
 mod manifest;
+mod model;
 #[cfg(test)]
 mod tests;
 mod transform;
@@ -19,4 +20,5 @@ pub use compile::{CellClass, CellId, ClassId, Plan};
 pub use digest::{Difference, Digest, ManifestDigest};
 pub use error::PlanError;
 pub use manifest::{Manifest, TensorSpec};
+pub use model::{ModelManifest, ModelSide, model_manifest};
 pub use transform::Transform;

@@ -81,12 +81,26 @@ impl NamePattern {
         Ok(Self { text: text.to_string(), components })
     }
 
+    /// `first.*.name`, with `name` as it is.
+    pub(super) fn below(first: &str, name: &str) -> Self {
+        let literal = |text: &str| Component::Text(vec![Part::Literal(text.to_string())]);
+        let components = [literal(first), Component::Any].into_iter().chain(name.split('.').map(literal)).collect();
+        Self { text: format!("{first}.*.{name}"), components }
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
     pub(super) fn has_expert(&self) -> bool {
         self.components.contains(&Component::Expert)
+    }
+
+    /// Whether some component spells out `number`.
+    pub(super) fn spells(&self, number: &str) -> bool {
+        self.components
+            .iter()
+            .any(|component| matches!(component, Component::Text(parts) if text_matches(parts, number)))
     }
 
     /// Matches the whole of `name`, given as its components. Each `*` first takes one component and grows only
@@ -108,7 +122,7 @@ impl NamePattern {
                     continue;
                 }
                 Some(Component::Expert) => {
-                    if let Some(index) = expert_index(name[position]) {
+                    if let Some(index) = plain_number(name[position]) {
                         expert = Some((index, position));
                         (at, position) = (at + 1, position + 1);
                         continue;
@@ -168,7 +182,7 @@ fn read(component: &str, pattern: &str) -> Result<Component, PatternError> {
 }
 
 /// A decimal number without sign, and without leading zeros so that an expert has one name.
-fn expert_index(component: &str) -> Option<u64> {
+pub(super) fn plain_number(component: &str) -> Option<u64> {
     let plain =
         component.bytes().all(|byte| byte.is_ascii_digit()) && (component == "0" || !component.starts_with('0'));
     plain.then(|| component.parse().ok()).flatten()

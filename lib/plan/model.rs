@@ -1,0 +1,74 @@
+//! A whole model as a manifest. In: a model, and for each side a parallel spec, its ranks and rules. Out: a manifest of
+//! every tensor. Guarantee: tensors that lie alike share their layouts, so the cost follows the number of tensors and
+//! the kinds of layouts, not tensors times ranks.
+
+use super::{Manifest, PlanError};
+use crate::base::Rank;
+use crate::layout::model::Model;
+use crate::layout::parallel::{ParallelError, ParallelSpec, RuledModel, Rules, RulesError, SideLayouts};
+
+/// How one side lies.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelSide<'a> {
+    /// Sizes of its axes.
+    pub spec: &'a ParallelSpec,
+    /// Its ranks in mesh order, as many as the spec needs.
+    pub ranks: &'a [Rank],
+    /// What the axes do to tensors.
+    pub rules: &'a Rules,
+}
+
+/// What becomes of a model.
+#[derive(Debug, Clone)]
+pub struct ModelManifest {
+    /// The tensors in model order, without aliases of tied ones.
+    pub manifest: Manifest,
+    /// Names that no rule of some side knows; all ranks of that side hold them, but for `fsdp`.
+    pub unmatched: Vec<String>,
+}
+
+/// Every tensor of `model`, from `source` to `destination`. A tied tensor moves once, under the first of its names that
+/// the model has, to every pipeline stage where one of its names stands.
+pub fn model_manifest(
+    model: &Model,
+    source: ModelSide<'_>,
+    destination: ModelSide<'_>,
+) -> Result<ModelManifest, PlanError> {
+    let from = apply("source", model, source.rules)?;
+    let other = match std::ptr::eq(source.rules, destination.rules) {
+        true => None,
+        false => Some(apply("destination", model, destination.rules)?),
+    };
+    let to = other.as_ref().unwrap_or(&from);
+    let mut held = SideLayouts::new(&from, source.spec, source.ranks).map_err(spec_error("source"))?;
+    let mut wanted = SideLayouts::new(to, destination.spec, destination.ranks).map_err(spec_error("destination"))?;
+    let mut made = ModelManifest { manifest: Manifest::new(), unmatched: Vec::new() };
+    for (index, tensor) in model.tensors().iter().enumerate() {
+        if from.rule(index).is_none() || to.rule(index).is_none() {
+            made.unmatched.push(tensor.name.clone());
+        }
+        if from.is_alias(index) || to.is_alias(index) {
+            continue;
+        }
+        let held = held.layout(index).map_err(rules_error("source"))?;
+        let wanted = wanted.layout(index).map_err(rules_error("destination"))?;
+        made.manifest.push(tensor.name.clone(), held, wanted)?;
+    }
+    Ok(made)
+}
+
+fn apply<'a>(side: &'static str, model: &'a Model, rules: &'a Rules) -> Result<RuledModel<'a>, PlanError> {
+    rules.apply(model).map_err(rules_error(side))
+}
+
+fn rules_error(side: &'static str) -> impl Fn(RulesError) -> PlanError {
+    move |source| PlanError::Rules { side, source }
+}
+
+fn spec_error(side: &'static str) -> impl Fn(ParallelError) -> PlanError {
+    move |source| PlanError::Spec { side, source }
+}
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;
