@@ -54,7 +54,10 @@ pub(super) fn manifest(
     let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
     let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
     let ModelManifest { manifest, unmatched } = model_manifest(&described, source, destination)?;
-    Ok((manifest, unmatched))
+    match request.cast {
+        Some(dtype) => Ok((manifest.cast_to(dtype)?, unmatched)),
+        None => Ok((manifest, unmatched)),
+    }
 }
 
 impl SideMemory {

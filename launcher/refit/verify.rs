@@ -2,12 +2,13 @@
 //! Guarantee: digests are computed from the source ranks' own memory and from the destinations'; and where the model is
 //! on the host, every destination byte is compared with what the model says.
 
+use super::cast;
 use super::error::RefitError;
 use super::shards::{SideMemory, byte_strides, for_each_row, stored_boxes};
 use crate::checkpoint::{Model, Region};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
-use crossmesh::layout::Layout;
+use crossmesh::layout::{Dtype, Layout};
 use crossmesh::layout::content_digest::{TensorBox, digest_box, name_seed};
 use crossmesh::plan::{Manifest, Plan};
 use std::collections::BTreeMap;
@@ -25,11 +26,13 @@ pub(super) struct Held<'a> {
     pub(super) rank: Rank,
 }
 
-/// Digests that this rank's sources promise: for every cell of which it is the lowest holder, to every wanter.
-pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -> Result<Digests, RefitError> {
+/// Digests that this rank's sources promise: for every cell of which it is the lowest holder, to every wanter. And how
+/// many of their finite values a cast makes infinite.
+pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -> Result<(Digests, u64), RefitError> {
     let plan = Plan::compile(manifest.clone(), size)?;
     let bytes = held.memory.buffer.read().map_err(CommError::from)?;
     let mut digests = Digests::new();
+    let mut saturated = 0;
     for class in plan.classes().iter().filter(|class| class.holders.first() == Some(&held.rank)) {
         for &cell in &class.cells {
             let tensor = &manifest.tensors()[cell.tensor as usize];
@@ -40,14 +43,16 @@ pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -
             let places = maps.iter().zip(&box_of_cell.intervals).map(|(map, &interval)| map.locate(interval));
             let Some(local) = places.collect::<Option<Vec<u64>>>() else { continue };
             let part = Part { lo: &lo, extent: &extent, local: &local };
-            let digest = part.digest(&tensor.name, &tensor.source, held, cell.tensor, &bytes)?;
+            let wanted = tensor.destination.dtype();
+            let (digest, infinite) = part.digest(&tensor.name, &tensor.source, wanted, held, cell.tensor, &bytes)?;
+            saturated += infinite;
             for &wanter in &class.wanters {
                 let sum = digests.entry((wanter.0, cell.tensor)).or_default();
                 *sum = sum.wrapping_add(digest);
             }
         }
     }
-    Ok(digests)
+    Ok((digests, saturated))
 }
 
 /// A box of a local tensor.
@@ -58,15 +63,17 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// Digest of what its elements are as elements of `wanted`, and how many become infinite.
     fn digest(
         &self,
         name: &str,
         layout: &Layout,
+        wanted: Dtype,
         held: &Held<'_>,
         tensor: u32,
         bytes: &[u8],
-    ) -> Result<u64, RefitError> {
-        let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok(0) };
+    ) -> Result<(u64, u64), RefitError> {
+        let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok((0, 0)) };
         let strides = byte_strides(shape, layout.dtype().bytes());
         let start = offset + self.local.iter().zip(&strides).map(|(&index, &stride)| index * stride).sum::<u64>();
         let region = TensorBox {
@@ -77,7 +84,17 @@ impl Part<'_> {
             extent: self.extent,
             strides: &strides,
         };
-        digest_box(&region, name_seed(name)).map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
+        let digest = |region: &TensorBox<'_>| {
+            let digest = digest_box(region, name_seed(name));
+            digest.map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
+        };
+        if layout.dtype() == wanted {
+            return Ok((digest(&region)?, 0));
+        }
+        let (bytes, saturated) = cast::cast(&cast::packed(&region), layout.dtype(), wanted);
+        let strides = byte_strides(self.extent, wanted.bytes());
+        let region = TensorBox { bytes: &bytes, dtype: wanted, strides: &strides, ..region };
+        Ok((digest(&region)?, saturated))
     }
 }
 
@@ -126,18 +143,20 @@ pub(super) fn check(
         let mut digest = 0u64;
         for stored in stored_boxes(&maps) {
             let part = Part { lo: &stored.lo, extent: &stored.extent, local: &stored.local };
-            digest = digest.wrapping_add(part.digest(&tensor.name, layout, held, index as u32, &bytes)?);
+            let (found, _) = part.digest(&tensor.name, layout, layout.dtype(), held, index as u32, &bytes)?;
+            digest = digest.wrapping_add(found);
             let region = Region { lo: &stored.lo, extent: &stored.extent };
+            let dtypes = (tensor.source.dtype(), layout.dtype());
             let matched = if !model.is_here() {
                 Ok(())
             } else if stored.extent == *shape {
-                model.matches(index, region, local)
+                cast::matches(model, index, region, dtypes, local)
             } else {
                 let mut packed = vec![0u8; (stored.extent.iter().product::<u64>() * layout.dtype().bytes()) as usize];
                 for_each_row(&stored, &strides, layout.dtype().bytes(), |to, from, count| {
                     packed[to..to + count].copy_from_slice(&local[from..from + count]);
                 });
-                model.matches(index, region, &packed)
+                cast::matches(model, index, region, dtypes, &packed)
             };
             matched.map_err(|error| wrong(error.to_string()))?;
         }

@@ -90,6 +90,18 @@ impl Layout {
         Ok(self)
     }
 
+    /// The same layout of elements of another type.
+    pub fn with_dtype(&self, dtype: Dtype) -> Result<Self, LayoutError> {
+        let mut extents = self.shape.clone();
+        extents.push(dtype.bytes());
+        bytes::product(&extents)?;
+        let partial = self.placements.iter().position(|placement| matches!(placement, Placement::Partial(_)));
+        match partial.filter(|_| !Reduction::DTYPES.contains(&dtype)) {
+            Some(axis) => Err(LayoutError::PartialDtype { axis, dtype }),
+            None => Ok(Self { dtype, ..self.clone() }),
+        }
+    }
+
     /// Global shape.
     pub fn shape(&self) -> &[u64] {
         &self.shape

@@ -153,7 +153,7 @@ impl Plan {
             return false;
         }
         let wanters = &self.tensor_cells(cell.tensor as usize).sets[self.cell(cell).sets].1;
-        let lowest = wanters.iter().map(|&slot| tensor.destination.mesh().ranks()[slot]).min();
+        let lowest = wanters.iter().map(|&slot| tensor.destination.mesh().rank(slot)).min();
         lowest.is_some_and(|lowest| receivers.contains(&lowest))
     }
 
@@ -175,7 +175,7 @@ fn terms(source: &Layout, first: &[usize]) -> Vec<Vec<Rank>> {
         return Vec::new();
     }
     let offsets = source.term_offsets();
-    let rank = |slot: usize| source.mesh().ranks()[slot];
+    let rank = |slot: usize| source.mesh().rank(slot);
     first.iter().map(|&slot| offsets.iter().map(|&offset| rank(slot + offset)).collect()).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The whole model. In: tensors with two layouts each. Out: an ordered list. Guarantee: names are unique, and the two
 //! layouts of a tensor describe the same tensor, or one that its transform makes the other.
 
+use super::transform::CASTABLE;
 use super::{PlanError, Transform};
 use crate::base::Rank;
 use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement};
@@ -70,6 +71,29 @@ impl Manifest {
         self.names.insert(name.clone(), second);
         self.tensors.push(TensorSpec { name, source, destination, transform });
         Ok(())
+    }
+
+    /// The same tensors, of which those that can be cast to `dtype` (F32, F16 and BF16) arrive as such; others keep their
+    /// type.
+    pub fn cast_to(&self, dtype: Dtype) -> Result<Self, PlanError> {
+        let mut known: HashMap<*const Layout, Arc<Layout>> = HashMap::new();
+        let mut cast = self.clone();
+        for tensor in &mut cast.tensors {
+            if ![tensor.source.dtype(), dtype].iter().all(|dtype| CASTABLE.contains(dtype)) {
+                continue;
+            }
+            let made = match known.get(&Arc::as_ptr(&tensor.destination)) {
+                Some(made) => made.clone(),
+                None => {
+                    let made = tensor.destination.with_dtype(dtype);
+                    Arc::new(made.map_err(|layout| PlanError::Layout { name: tensor.name.clone(), layout })?)
+                }
+            };
+            // Of the old layout, which the manifest that is being copied keeps alive.
+            known.insert(Arc::as_ptr(&tensor.destination), made.clone());
+            (tensor.destination, tensor.transform) = (made, Transform::Cast);
+        }
+        Ok(cast)
     }
 
     /// The tensors in order.

@@ -57,7 +57,7 @@ pub(super) fn terms(source: &Layout) -> u64 {
 
 /// Which term of its elements a rank of the mesh holds.
 pub(super) fn coordinate(source: &Layout, rank: Rank) -> u64 {
-    let slot = source.mesh().ranks().iter().position(|&member| member == rank).expect("a rank of the mesh") as u64;
+    let slot = source.mesh().ranks().position(|member| member == rank).expect("a rank of the mesh") as u64;
     let lengths = source.mesh().shape();
     partial_axes(source).fold(0, |coordinate, axis| {
         let below: u64 = lengths[axis + 1..].iter().map(|&length| u64::from(length)).product();
