@@ -4,8 +4,8 @@
 use super::error::CheckpointError;
 use super::header::tensor_bytes;
 use super::model::{Contents, TensorSource};
-use super::unique_keys::UniqueKeys;
 use crate::plain_file;
+use crossmesh::base::unique_keys::UniqueKeys;
 use crossmesh::layout::Dtype;
 use crossmesh::layout::content_digest::name_seed;
 use serde::Deserialize;

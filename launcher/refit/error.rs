@@ -99,7 +99,9 @@ pub(crate) enum RefitError {
     #[error("tensor {tensor:?} ({dtype}) arrived wrong on rank {rank}: {what}")]
     Wrong { tensor: String, dtype: Dtype, rank: Rank, what: String },
     /// A wrong count.
-    #[error("{saturated} finite values are said to have become infinite on their way; the sources have {counted} that do")]
+    #[error(
+        "{saturated} finite values are said to have become infinite on their way; the sources have {counted} that do"
+    )]
     Saturated { saturated: u64, counted: u64 },
     /// Digests of another rank.
     #[error("rank {rank} sent digests that cannot be read; all ranks must run the same version")]

@@ -163,13 +163,7 @@ impl<'a> Job<'a> {
     }
 
     /// Joins all ranks' numbers; the time of a run is that of its slowest rank.
-    fn results(
-        &self,
-        report: &Report,
-        rate: NicRate,
-        seconds: &[f64],
-        saturated: u64,
-    ) -> Result<Results, RefitError> {
+    fn results(&self, report: &Report, rate: NicRate, seconds: &[f64], saturated: u64) -> Result<Results, RefitError> {
         let mine = serde_json::to_vec(&(seconds, report.staging_bytes, self.model.is_here())).unwrap_or_default();
         let all = self.world.allgather(&mine, deadline()?)?;
         let all: Vec<(Vec<f64>, u64, bool)> =

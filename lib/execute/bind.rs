@@ -146,7 +146,9 @@ pub(super) fn side_dtype(plan: &Plan, side: Side, tensor: u32) -> Dtype {
 /// Whether an item's elements travel as they are in the tensors of one side.
 pub(super) fn is_unchanged(program: &Program, plan: &Plan, side: Side, item: u32) -> bool {
     let pieces = program.item_pieces(item).iter();
-    pieces.map(|piece| piece.cell.tensor).all(|tensor| side_dtype(plan, side, tensor) == program.dtype(plan, item, tensor))
+    pieces
+        .map(|piece| piece.cell.tensor)
+        .all(|tensor| side_dtype(plan, side, tensor) == program.dtype(plan, item, tensor))
 }
 
 /// Byte position of a piece's cell in a peer's tensor.

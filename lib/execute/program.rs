@@ -253,14 +253,7 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
 }
 
 impl Program {
-    fn add(
-        &mut self,
-        plan: &Plan,
-        topology: &Topology,
-        reach: &Reach,
-        share: &Share<'_>,
-        (turn, rank): (u64, Rank),
-    ) {
+    fn add(&mut self, plan: &Plan, topology: &Topology, reach: &Reach, share: &Share<'_>, (turn, rank): (u64, Rank)) {
         let (from, to) = (share.gather.border(turn * share.chunk), share.gather.border((turn + 1) * share.chunk));
         if from == to {
             return;

@@ -78,8 +78,7 @@ impl Program {
         sum: u32,
     ) {
         let item = self.items.len() as u32;
-        let incoming =
-            if from == edges.rank { Incoming::OwnCopy } else { self.receive(edges, item, stored, from) };
+        let incoming = if from == edges.rank { Incoming::OwnCopy } else { self.receive(edges, item, stored, from) };
         let bytes = self.packed_bytes(edges, pieces, form);
         self.items.push(Item { hop, sum: Some(sum), ..Item::new(pieces.clone(), form, bytes, Storage::Sum, incoming) });
     }

@@ -52,7 +52,9 @@ pub enum CheckError {
         cell: u32,
     },
     /// Terms that are not added exactly once.
-    #[error("flow {flow} adds term {term} of cell {cell} of tensor {tensor:?} {times} times; every term must be added once")]
+    #[error(
+        "flow {flow} adds term {term} of cell {cell} of tensor {tensor:?} {times} times; every term must be added once"
+    )]
     Terms {
         /// Index of the flow.
         flow: usize,

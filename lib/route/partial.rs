@@ -36,7 +36,8 @@ impl Router<'_> {
     pub(super) fn hierarchical_sum(&mut self, class: &CellClass) {
         let gather = Gather::of_class(self.plan, class);
         let replicas = if self.injection == Injection::Single { &class.terms[..1] } else { &class.terms[..] };
-        let reducers: Vec<Rank> = replicas.iter().flat_map(|terms| self.domain_sums(terms).swap_remove(0).terms).collect();
+        let reducers: Vec<Rank> =
+            replicas.iter().flat_map(|terms| self.domain_sums(terms).swap_remove(0).terms).collect();
         let wanters: Vec<(DomainId, Vec<Rank>)> = self.by_domain(&class.wanters).into_iter().collect();
         let turn = class.cells.first().map_or(0, |cell| cell.tensor as usize + cell.cell as usize);
         for share in shares(&gather, (0, class.bytes), &reducers, turn) {

@@ -112,7 +112,9 @@ fn adds_up(plan: &Plan, topology: &Topology, flow: &Flow) -> Result<(), TestCase
 
 /// Ways to get the terms of a flow wrong.
 const BENDS: [fn(&mut Sums); 4] = [
-    |sums| drop(sums.domains.last_mut().expect("a sum").terms.pop()),
+    |sums| {
+        sums.domains.last_mut().expect("a sum").terms.pop();
+    },
     |sums| {
         let rank = sums.domains[0].terms[0];
         sums.domains[0].terms.push(rank);

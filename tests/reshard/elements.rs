@@ -45,7 +45,9 @@ impl Element {
     /// Whether a finite value arrives as an infinite one.
     pub(super) fn saturates(self, spec: &TensorSpec) -> bool {
         let (from, to) = (spec.source.dtype(), spec.destination.dtype());
-        from != to && terms(&spec.source) == 1 && single(self.bytes(), from).is_finite()
+        from != to
+            && terms(&spec.source) == 1
+            && single(self.bytes(), from).is_finite()
             && single(self.wanted(spec), to).is_infinite()
     }
 }

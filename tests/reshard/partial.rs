@@ -86,7 +86,9 @@ fn case(world: &Communicator, terms: u32, replicas: u32, shapes: &[[u64; 2]]) ->
             };
             let destination = layout(shape, to, &[mesh], first..size, &[placements]);
             let transform = if from == to { Transform::None } else { Transform::Cast };
-            manifest.push_with(format!("t{number} {from} {to}"), source, destination, transform).expect("a good tensor");
+            manifest
+                .push_with(format!("t{number} {from} {to}"), source, destination, transform)
+                .expect("a good tensor");
         }
     }
     // Every replica has the same pattern of domains, since replicas stand next to each other.

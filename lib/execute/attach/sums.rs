@@ -19,7 +19,8 @@ impl Attach<'_> {
             let tensor = &tensors[piece.cell.tensor as usize];
             let (from, to) = (Form::Sum.dtype(tensor), item.form.dtype(tensor));
             if (summed, from) != (packed, to) {
-                let ends = [(summed, from), (packed, to)].map(|(offset, dtype)| (End::Packed { offset, dtype }, Place::Slot));
+                let ends =
+                    [(summed, from), (packed, to)].map(|(offset, dtype)| (End::Packed { offset, dtype }, Place::Slot));
                 self.copies.add(plan, piece, &ends[0], &ends[1], Onto::Replaced { counted: true })?;
             }
             summed += (piece.end - piece.start) * from.bytes();

@@ -111,9 +111,8 @@ impl Staged {
         let mut at = 0;
         for part in &self.parts {
             // SAFETY: destinations were checked against their span when they were added; the buffer is this value's own.
-            let saturated = unsafe {
-                part.operation.run(self.buffer.as_ptr().add(at), part.local as *mut u8, part.bytes)
-            };
+            let saturated =
+                unsafe { part.operation.run(self.buffer.as_ptr().add(at), part.local as *mut u8, part.bytes) };
             self.saturated += saturated;
             at += part.bytes;
         }

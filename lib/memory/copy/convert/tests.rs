@@ -39,13 +39,13 @@ fn all_patterns_of_16_bits() {
         let right: Vec<u32> = all.iter().map(|&bits| bf16::from_bits(bits).to_f32().to_bits()).collect();
         assert!(made == right && saturated == 0, "{}", kernels.name);
         let (made, saturated) = cast::<u16, u16>(kernels, Cast::F16ToBf16, &all);
-        let right: Vec<u16> =
-            all.iter().map(|&bits| bf16::from_f32(f16::from_bits(bits).to_f32()).to_bits()).collect();
+        let right: Vec<u16> = all.iter().map(|&bits| bf16::from_f32(f16::from_bits(bits).to_f32()).to_bits()).collect();
         assert!(made == right && saturated == 0, "{}", kernels.name);
         let (made, saturated) = cast::<u16, u16>(kernels, Cast::Bf16ToF16, &all);
-        let right: Vec<u16> =
-            all.iter().map(|&bits| f16::from_f32(bf16::from_bits(bits).to_f32()).to_bits()).collect();
-        let beyond = |bits: u16| bf16::from_bits(bits).is_finite() && f16::from_f32(bf16::from_bits(bits).to_f32()).is_infinite();
+        let right: Vec<u16> = all.iter().map(|&bits| f16::from_f32(bf16::from_bits(bits).to_f32()).to_bits()).collect();
+        let beyond = |bits: u16| {
+            bf16::from_bits(bits).is_finite() && f16::from_f32(bf16::from_bits(bits).to_f32()).is_infinite()
+        };
         let over = all.iter().filter(|&&bits| beyond(bits)).count() as u64;
         assert!(made == right && saturated == over && over > 0, "{}: {saturated} of {over}", kernels.name);
     }
@@ -73,7 +73,10 @@ fn widening_loses_nothing() {
 fn turning_points() -> Vec<u32> {
     let mut points = Vec::new();
     for exponent in 0..=255u32 {
-        for mantissa in [0, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0x1_8000, 0x7f_7fff, 0x7f_8000, 0x7f_e000, 0x7f_efff, 0x7f_f000, 0x7f_ffff] {
+        for mantissa in [
+            0, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0x1_8000, 0x7f_7fff, 0x7f_8000,
+            0x7f_e000, 0x7f_efff, 0x7f_f000, 0x7f_ffff,
+        ] {
             for sign in [0, 1 << 31] {
                 points.push(sign | exponent << 23 | mantissa);
             }
@@ -103,7 +106,8 @@ fn narrowed_like_half(bits: &[u32]) {
 fn rounding_turns_where_it_must() {
     narrowed_like_half(&turning_points());
     narrowed_like_half(&[]);
-    let (made, saturated) = cast::<u32, u16>(versions()[0], Cast::F32ToF16, &[65504f32, 65519.9, 65520.0, -1e9].map(f32::to_bits));
+    let (made, saturated) =
+        cast::<u32, u16>(versions()[0], Cast::F32ToF16, &[65504f32, 65519.9, 65520.0, -1e9].map(f32::to_bits));
     assert_eq!((made, saturated), (vec![0x7bff, 0x7bff, 0x7c00, 0xfc00], 2));
 }
 
