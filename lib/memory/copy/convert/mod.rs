@@ -5,8 +5,9 @@
 //! become infinite and are counted; a NaN stays a quiet NaN. binary16 and bfloat16 meet in binary32, which holds both.
 //! Sums are made in binary32 for these three types, in their own type for binary64, and modulo 2^bits for integers.
 //!
-//! Versions with AVX2 and F16C are compiled from the same loops as the portable ones; only binary16 has instructions of its
-//! own. Tried and not kept: AVX-512, which moves no more bytes, and its bfloat16 instruction, which flushes subnormals.
+//! The version for AVX2 and F16C runs the same loops over other blocks of floats. It changes 3 to 13 billion elements a
+//! second on one core (EPYC, in the second-level cache; the portable one mostly 0.5 to 1.2), about as fast as memory is
+//! read, so there is none for AVX-512, whose bfloat16 instruction flushes subnormals besides.
 
 mod blocks;
 mod scalar;

@@ -3,11 +3,11 @@
 //! do it; pure, without branches that depend on the order of elements.
 
 /// Magnitude of the infinity of binary32.
-const INFINITY: u32 = 0x7f80_0000;
+pub(super) const INFINITY: u32 = 0x7f80_0000;
 /// Smallest binary32 magnitude that rounds to the infinity of bfloat16: half a unit above its largest value.
-const BF16_OVERFLOW: u32 = 0x7f7f_8000;
+pub(super) const BF16_OVERFLOW: u32 = 0x7f7f_8000;
 /// Smallest binary32 magnitude that rounds to the infinity of binary16: 65520.
-const F16_OVERFLOW: u32 = 0x477f_f000;
+pub(super) const F16_OVERFLOW: u32 = 0x477f_f000;
 /// 2^-14, the smallest normal binary16, as binary32.
 const F16_NORMAL: u32 = 0x3880_0000;
 /// Difference of the exponent biases, 127 - 15, at binary32's place of the exponent.

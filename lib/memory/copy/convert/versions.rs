@@ -59,9 +59,9 @@ fn plus_f32(term: u32, sum: u32) -> u32 {
     (f32::from_bits(sum) + f32::from_bits(term)).to_bits()
 }
 
-/// Kernels with a processor feature and its way with binary16, `widen` and `narrow`.
+/// Kernels with a processor feature and its way with blocks of floats.
 macro_rules! kernels {
-    ($module:ident, $name:literal, $half:ident $(, $feature:literal)?) => {
+    ($module:ident, $name:literal, $floats:ident $(, $feature:literal)?) => {
         mod $module {
             use super::*;
 
@@ -71,19 +71,19 @@ macro_rules! kernels {
                 sums: [add_f64, add_f32, add_f16, add_bf16, add_8, add_16, add_32, add_64],
             };
 
-            kernels!(@cast f32_to_f16(block: u32) -> ($half::narrow(block), count(block, scalar::overflows_f16)), $($feature)?);
-            kernels!(@cast f32_to_bf16(block: u32) -> (lanes(block, scalar::f32_to_bf16), count(block, scalar::overflows_bf16)), $($feature)?);
-            kernels!(@cast f16_to_f32(block: u16) -> ($half::widen(block), 0), $($feature)?);
-            kernels!(@cast bf16_to_f32(block: u16) -> (lanes(block, scalar::bf16_to_f32), 0), $($feature)?);
-            kernels!(@cast f16_to_bf16(block: u16) -> (lanes($half::widen(block), scalar::f32_to_bf16), 0), $($feature)?);
+            kernels!(@cast f32_to_f16(block: u32) -> ($floats::to_f16(block), $floats::beyond_f16(block)), $($feature)?);
+            kernels!(@cast f32_to_bf16(block: u32) -> ($floats::to_bf16(block), $floats::beyond_bf16(block)), $($feature)?);
+            kernels!(@cast f16_to_f32(block: u16) -> ($floats::of_f16(block), 0), $($feature)?);
+            kernels!(@cast bf16_to_f32(block: u16) -> ($floats::of_bf16(block), 0), $($feature)?);
+            kernels!(@cast f16_to_bf16(block: u16) -> ($floats::to_bf16($floats::of_f16(block)), 0), $($feature)?);
             kernels!(@cast bf16_to_f16(block: u16) -> {
-                let wide = lanes(block, scalar::bf16_to_f32);
-                ($half::narrow(wide), count(wide, scalar::overflows_f16))
+                let wide = $floats::of_bf16(block);
+                ($floats::to_f16(wide), $floats::beyond_f16(wide))
             }, $($feature)?);
             kernels!(@sum add_f64(term: u64, sum: u64) -> zip(term, sum, plus_f64), $($feature)?);
             kernels!(@sum add_f32(term: u32, sum: u32) -> zip(term, sum, plus_f32), $($feature)?);
-            kernels!(@sum add_f16(term: u16, sum: u32) -> zip($half::widen(term), sum, plus_f32), $($feature)?);
-            kernels!(@sum add_bf16(term: u16, sum: u32) -> zip(lanes(term, scalar::bf16_to_f32), sum, plus_f32), $($feature)?);
+            kernels!(@sum add_f16(term: u16, sum: u32) -> zip($floats::of_f16(term), sum, plus_f32), $($feature)?);
+            kernels!(@sum add_bf16(term: u16, sum: u32) -> zip($floats::of_bf16(term), sum, plus_f32), $($feature)?);
             kernels!(@sum add_8(term: u8, sum: u8) -> zip(term, sum, u8::wrapping_add), $($feature)?);
             kernels!(@sum add_16(term: u16, sum: u16) -> zip(term, sum, u16::wrapping_add), $($feature)?);
             kernels!(@sum add_32(term: u32, sum: u32) -> zip(term, sum, u32::wrapping_add), $($feature)?);
@@ -112,59 +112,42 @@ macro_rules! kernels {
 
 kernels!(portable, "portable", bitwise);
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-kernels!(avx2, "avx2", f16c, "avx2,f16c");
+kernels!(avx2, "avx2", vectors, "avx2,f16c");
 
-/// Blocks of binary16 by their bits.
+/// Blocks of floats by their bits.
 mod bitwise {
-    use super::{LANES, lanes, scalar};
+    use super::{LANES, count, lanes, scalar};
 
     #[inline(always)]
-    pub(super) fn widen(block: [u16; LANES]) -> [u32; LANES] {
+    pub(super) fn of_f16(block: [u16; LANES]) -> [u32; LANES] {
         lanes(block, scalar::f16_to_f32)
     }
 
     #[inline(always)]
-    pub(super) fn narrow(block: [u32; LANES]) -> [u16; LANES] {
+    pub(super) fn of_bf16(block: [u16; LANES]) -> [u32; LANES] {
+        lanes(block, scalar::bf16_to_f32)
+    }
+
+    #[inline(always)]
+    pub(super) fn to_f16(block: [u32; LANES]) -> [u16; LANES] {
         lanes(block, scalar::f32_to_f16)
     }
+
+    #[inline(always)]
+    pub(super) fn to_bf16(block: [u32; LANES]) -> [u16; LANES] {
+        lanes(block, scalar::f32_to_bf16)
+    }
+
+    #[inline(always)]
+    pub(super) fn beyond_f16(block: [u32; LANES]) -> u32 {
+        count(block, scalar::overflows_f16)
+    }
+
+    #[inline(always)]
+    pub(super) fn beyond_bf16(block: [u32; LANES]) -> u32 {
+        count(block, scalar::overflows_bf16)
+    }
 }
 
-/// Blocks of binary16 by the processor's instructions, eight elements each.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-mod f16c {
-    use super::LANES;
-    use std::arch::x86_64::{
-        _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
-        _mm256_loadu_ps, _mm256_storeu_ps,
-    };
-
-    const VECTOR: usize = 8;
-
-    #[target_feature(enable = "avx2,f16c")]
-    #[inline]
-    pub(super) fn widen(block: [u16; LANES]) -> [u32; LANES] {
-        let mut wide = [0u32; LANES];
-        for at in (0..LANES).step_by(VECTOR) {
-            // SAFETY: eight elements from `at` on lie inside both blocks.
-            unsafe {
-                let half = _mm_loadu_si128(block.as_ptr().add(at).cast());
-                _mm256_storeu_ps(wide.as_mut_ptr().add(at).cast(), _mm256_cvtph_ps(half));
-            }
-        }
-        wide
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
-    #[inline]
-    pub(super) fn narrow(block: [u32; LANES]) -> [u16; LANES] {
-        let mut half = [0u16; LANES];
-        for at in (0..LANES).step_by(VECTOR) {
-            // SAFETY: eight elements from `at` on lie inside both blocks.
-            unsafe {
-                let wide = _mm256_loadu_ps(block.as_ptr().add(at).cast());
-                _mm_storeu_si128(half.as_mut_ptr().add(at).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide));
-            }
-        }
-        half
-    }
-}
+mod vectors;
