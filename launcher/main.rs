@@ -10,6 +10,7 @@ mod env_command;
 mod failure;
 mod plain_file;
 mod refit;
+mod rules_option;
 mod run;
 
 use clap::error::ErrorKind;

@@ -7,6 +7,7 @@
 //! are complete and on disk.
 
 mod atomic_file;
+mod config;
 mod contents;
 mod description;
 mod error;

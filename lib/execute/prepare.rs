@@ -3,7 +3,7 @@
 //! waited for; what it reserved is given back when it is dropped.
 
 use super::agree::Agreement;
-use super::bind::{count_runs, is_direct, is_unchanged};
+use super::bind::{count_runs, is_direct, is_repeated, is_unchanged};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
@@ -201,8 +201,9 @@ fn direct_items(
             let link = group.link_to(from);
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
+            let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
             let unchanged = is_unchanged(program, plan, Side::Destination, number as u32);
-            direct[number] = any && unchanged && is_direct(runs, item.bytes);
+            direct[number] = any && unchanged && is_direct(runs, item.bytes) && !repeated;
         }
     }
     Ok(direct)

@@ -3,7 +3,7 @@
 
 use super::program::Storage;
 use crate::base::Rank;
-use crate::layout::Layout;
+use crate::layout::{Interval, Layout};
 use crate::plan::Plan;
 use crate::route::{Flow, Piece};
 use crate::topology::Topology;
@@ -106,8 +106,8 @@ fn has_short_runs(plan: &Plan, flow: &Flow) -> bool {
     let mut runs = 0;
     for piece in &flow.pieces {
         let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
-        let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
-        let run = run(&tensor.source, root, &extents).min(run(&tensor.destination, receiver, &extents)).max(1);
+        let intervals = &plan.cell(piece.cell).intervals;
+        let run = run(&tensor.source, root, intervals).min(run(&tensor.destination, receiver, intervals)).max(1);
         runs += elements(piece).div_ceil(run);
     }
     runs > 1 && flow.bytes / runs < SHORT_RUN
@@ -117,13 +117,16 @@ fn elements(piece: &Piece) -> u64 {
     piece.end - piece.start
 }
 
-/// Elements of a box of `extents` that are contiguous in the local tensor of `rank`.
-fn run(layout: &Layout, rank: Rank, extents: &[u64]) -> u64 {
-    let Some(shape) = layout.local_shape(rank) else { return 1 };
+/// Elements of a box that are contiguous in the local tensor of `rank`.
+fn run(layout: &Layout, rank: Rank, intervals: &[Interval]) -> u64 {
+    let Some(maps) = layout.axis_maps(rank) else { return 1 };
     let mut run = 1;
-    for (&extent, &local) in extents.iter().zip(&shape).rev() {
-        run *= extent;
-        if extent != local {
+    for (&interval, map) in intervals.iter().zip(&maps).rev() {
+        if map.locate(interval).is_some_and(|place| place.step > 1) {
+            break;
+        }
+        run *= interval.len();
+        if interval.len() != map.extent() {
             break;
         }
     }

@@ -1,5 +1,6 @@
 //! Cells of one tensor. In: its two layouts. Out: boxes with the slots that hold and want them. Guarantee: boxes
-//! are disjoint, in row-major order, and maximal: neighbours along a dimension differ in holders or wanters.
+//! are disjoint, in row-major order, and maximal: where two touch, holders or wanters differ, or some rank does not
+//! store them as neighbours. A rank that stores any of a cell stores all of it, in one place or more.
 
 use crate::layout::{DimensionMap, Interval, Layout};
 use std::collections::{BTreeSet, HashMap};
@@ -110,7 +111,8 @@ fn slots<'a>(dimensions: impl Iterator<Item = &'a Vec<usize>>, replicas: &[usize
     slots
 }
 
-/// Cuts a dimension at every interval end of both sides, then joins neighbours with equal shards.
+/// Cuts a dimension at every interval end of both sides. Intervals of a map are as long as its storage allows, so two
+/// neighbours are never one.
 fn segments(source: &DimensionMap, destination: &DimensionMap) -> Vec<Segment> {
     let mut cuts = BTreeSet::new();
     for map in [source, destination] {
@@ -130,20 +132,7 @@ fn segments(source: &DimensionMap, destination: &DimensionMap) -> Vec<Segment> {
         .collect();
     cover(source, &cuts, &mut segments, |segment| &mut segment.source);
     cover(destination, &cuts, &mut segments, |segment| &mut segment.destination);
-    let mut joined: Vec<Segment> = Vec::with_capacity(segments.len());
-    for segment in segments {
-        match joined.last_mut() {
-            Some(last)
-                if last.interval.hi == segment.interval.lo
-                    && last.source == segment.source
-                    && last.destination == segment.destination =>
-            {
-                last.interval.hi = segment.interval.hi;
-            }
-            _ => joined.push(segment),
-        }
-    }
-    joined
+    segments
 }
 
 /// Notes in every stretch which shards of `map` hold it.
@@ -153,7 +142,11 @@ fn cover(map: &DimensionMap, cuts: &[u64], segments: &mut [Segment], side: impl 
             let first = cuts.partition_point(|&cut| cut < interval.lo);
             let last = cuts.partition_point(|&cut| cut < interval.hi);
             for segment in &mut segments[first..last] {
-                side(segment).push(shard.slot_offset);
+                // A map may store it more than once.
+                let shards = side(segment);
+                if shards.last() != Some(&shard.slot_offset) {
+                    shards.push(shard.slot_offset);
+                }
             }
         }
     }
@@ -190,11 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_with_equal_shards_are_one() {
+    fn neighbours_are_one_unless_stored_apart() {
         let source = map(&[(0, &[(0, 3), (3, 5)]), (2, &[(5, 5), (5, 9)])]);
         let segments = segments(&source, &map(&[(0, &[(0, 4), (4, 9)])]));
         let ends: Vec<u64> = segments.iter().map(|segment| segment.interval.hi).collect();
         assert_eq!(ends, [5, 9]);
+        let reordered = super::segments(&source, &map(&[(0, &[(2, 9), (0, 2)])]));
+        let found: Vec<_> = reordered.iter().map(|s| (s.interval.hi, &s.source[..], &s.destination[..])).collect();
+        assert_eq!(found, [(2, &[0][..], &[0][..]), (5, &[0], &[0]), (9, &[2], &[0])]);
+        // Of 0..4 one copy is whole, of the other the rest is elsewhere.
+        let repeated = super::segments(&map(&[(0, &[(0, 4)])]), &map(&[(0, &[(0, 4), (0, 1), (2, 4)])]));
+        assert_eq!(repeated.iter().map(|s| s.interval.hi).collect::<Vec<_>>(), [1, 2, 4]);
+        assert!(repeated.iter().all(|s| s.destination == [0]));
         assert!(super::segments(&map(&[(0, &[])]), &map(&[(0, &[])])).is_empty());
     }
 }

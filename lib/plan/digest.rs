@@ -3,7 +3,7 @@
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
 use super::{Manifest, TensorSpec, Transform};
-use crate::layout::{Layout, Mesh, Placement, Reduction, Split};
+use crate::layout::{AxisMap, Layout, Mesh, Placement, Reduction, Segment, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct ManifestDigest {
 }
 
 /// Fields of a tensor that ranks can disagree about, in the order in which they are compared.
-pub const FIELDS: [&str; 9] = [
+pub const FIELDS: [&str; 11] = [
     "name",
     "shape",
     "dtype",
@@ -33,6 +33,8 @@ pub const FIELDS: [&str; 9] = [
     "destination mesh",
     "destination placements",
     "nesting",
+    "blocks",
+    "padding",
 ];
 
 /// Where two ranks differ.
@@ -79,7 +81,7 @@ impl ManifestDigest {
 }
 
 /// The fields of a tensor as texts, in the order of [`FIELDS`].
-pub fn field_values(tensor: &TensorSpec) -> [String; 9] {
+pub fn field_values(tensor: &TensorSpec) -> [String; 11] {
     let layout = &tensor.source;
     let mesh = |layout: &Layout| format!("shape {:?} ranks {}", layout.mesh().shape(), rank_list(layout));
     [
@@ -92,6 +94,8 @@ pub fn field_values(tensor: &TensorSpec) -> [String; 9] {
         mesh(&tensor.destination),
         format!("{:?}", tensor.destination.placements()),
         format!("{:?} to {:?}", tensor.source.nesting(), tensor.destination.nesting()),
+        format!("{:?} to {:?}", tensor.source.blocks(), tensor.destination.blocks()),
+        format!("{:?} to {:?}", tensor.source.padding(), tensor.destination.padding()),
     ]
 }
 
@@ -159,6 +163,10 @@ fn layout_digest(layout: &Layout, mesh: &Digest) -> Digest {
     for axes in layout.nesting() {
         hash_numbers(&mut hasher, axes.iter().map(|&axis| axis as u64));
     }
+    let (weight, blocks) = layout.blocks().unwrap_or_default();
+    hash_numbers(&mut hasher, weight.iter().copied());
+    hash_numbers(&mut hasher, blocks.iter().copied());
+    hash_text(&mut hasher, layout.padding().unwrap_or_default());
     hasher.finalize().into()
 }
 
@@ -174,7 +182,7 @@ fn transform_tag(transform: Transform) -> u8 {
 fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
     match placement {
         Placement::Replicate => hasher.update([0]),
-        Placement::Partial(Reduction::Sum) => hasher.update([4, 0]),
+        Placement::Partial(Reduction::Sum) => hasher.update([5, 0]),
         Placement::Shard { dim, split } => {
             let tag = match split {
                 Split::Floor => 1,
@@ -187,7 +195,23 @@ fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
                 hash_numbers(hasher, sizes.iter().copied());
             }
         }
+        Placement::Parts { dim, maps } => {
+            hasher.update([4]);
+            hasher.update((*dim as u64).to_le_bytes());
+            hasher.update((maps.len() as u64).to_le_bytes());
+            maps.iter().for_each(|map| hash_map(hasher, map));
+        }
     }
+}
+
+fn hash_map(hasher: &mut Sha256, map: &AxisMap) {
+    let segments = map.segments();
+    hash_numbers(hasher, [map.extent(), segments.len() as u64].into_iter());
+    for Segment { local, step, global } in segments {
+        hash_numbers(hasher, [*local, *step, global.lo, global.hi].into_iter());
+    }
+    hasher.update((map.padding().len() as u64).to_le_bytes());
+    map.padding().iter().for_each(|span| hash_numbers(hasher, [span.lo, span.hi].into_iter()));
 }
 
 fn hash_text(hasher: &mut Sha256, text: &[u8]) {

@@ -5,7 +5,9 @@
 use super::{Manifest, PlanError};
 use crate::base::Rank;
 use crate::layout::model::Model;
-use crate::layout::parallel::{ParallelError, ParallelSpec, RuledModel, Rules, RulesError, SideLayouts};
+use crate::layout::parallel::{
+    FuseSide, FusedTensor, ParallelError, ParallelSpec, RuledModel, Rules, RulesError, SideLayouts,
+};
 
 /// How one side lies.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +27,10 @@ pub struct ModelManifest {
     pub manifest: Manifest,
     /// Names that no rule of some side knows; all ranks of that side hold them, but for `fsdp`.
     pub unmatched: Vec<String>,
+    /// What the source stores in place of tensors of the manifest, which these name by their numbers in it.
+    pub source_fused: Vec<FusedTensor>,
+    /// The same of the destination.
+    pub destination_fused: Vec<FusedTensor>,
 }
 
 /// Every tensor of `model`, from `source` to `destination`. A tied tensor moves once, under the first of its names that
@@ -34,19 +40,29 @@ pub fn model_manifest(
     source: ModelSide<'_>,
     destination: ModelSide<'_>,
 ) -> Result<ModelManifest, PlanError> {
-    let from = apply("source", model, source.rules)?;
-    let other = match std::ptr::eq(source.rules, destination.rules) {
+    let (source_rules, destination_rules) =
+        (source.rules.on(FuseSide::Source), destination.rules.on(FuseSide::Destination));
+    let from = apply("source", model, &source_rules)?;
+    let other = match std::ptr::eq(&*source_rules, &*destination_rules) {
         true => None,
-        false => Some(apply("destination", model, destination.rules)?),
+        false => Some(apply("destination", model, &destination_rules)?),
     };
     let to = other.as_ref().unwrap_or(&from);
     let mut held = SideLayouts::new(&from, source.spec, source.ranks).map_err(spec_error("source"))?;
     let mut wanted = SideLayouts::new(to, destination.spec, destination.ranks).map_err(spec_error("destination"))?;
-    let mut made = ModelManifest { manifest: Manifest::new(), unmatched: Vec::new() };
+    let mut made = ModelManifest {
+        manifest: Manifest::new(),
+        unmatched: Vec::new(),
+        source_fused: Vec::new(),
+        destination_fused: Vec::new(),
+    };
+    // Numbers in the manifest of tensors of the model.
+    let mut numbers = Vec::with_capacity(model.tensors().len());
     for (index, tensor) in model.tensors().iter().enumerate() {
         if from.rule(index).is_none() || to.rule(index).is_none() {
             made.unmatched.push(tensor.name.clone());
         }
+        numbers.push(made.manifest.tensors().len());
         if from.is_alias(index) || to.is_alias(index) {
             continue;
         }
@@ -54,6 +70,16 @@ pub fn model_manifest(
         let wanted = wanted.layout(index).map_err(rules_error("destination"))?;
         made.manifest.push(tensor.name.clone(), held, wanted)?;
     }
+    let numbered = |ruled: &RuledModel<'_>| {
+        let fused = ruled.fused().iter().cloned();
+        fused
+            .map(|mut fused| {
+                fused.tensors.iter_mut().for_each(|tensor| *tensor = numbers[*tensor]);
+                fused
+            })
+            .collect()
+    };
+    (made.source_fused, made.destination_fused) = (numbered(&from), numbered(to));
     Ok(made)
 }
 

@@ -115,6 +115,38 @@ fn published_files_give_the_bytes_they_imply() {
     }
 }
 
+/// Destinations as vLLM stores them: per rank the rows of every fused tensor, worked out by hand.
+#[test]
+fn fused_destinations() {
+    let local = |model: &str, family: &str, destination: &str, tensor: &str, count: usize| {
+        let model = Model::published(model).unwrap();
+        let rules = Rules::embedded().unwrap().with_overrides(Rules::family(family).unwrap());
+        let (source, spec) = (ParallelSpec::parse("tp=1").unwrap(), ParallelSpec::parse(destination).unwrap());
+        let to = ranks(1, spec.rank_count());
+        let side = |spec, ranks| ModelSide { spec, ranks, rules: &rules };
+        let made = model_manifest(&model, side(&source, &[Rank(0)]), side(&spec, &to)).unwrap();
+        assert_eq!((made.source_fused.len(), made.destination_fused.len()), (0, count), "{family}");
+        assert_eq!(made.unmatched, [""; 0]);
+        let fused = made.destination_fused.iter().find(|fused| fused.name == tensor).unwrap();
+        let shape = |&part: &usize| made.manifest.tensors()[part].destination.local_shape(Rank(1)).unwrap();
+        let shapes: HashSet<Vec<u64>> = fused.tensors.iter().map(shape).collect();
+        assert_eq!(shapes.len(), 1, "parts of one tensor share its local shape");
+        shapes.into_iter().next().unwrap()
+    };
+    // 64 / 16 = 4 query heads, and one key and one value head of 8, which two ranks repeat, of 128 rows each.
+    let qkv = "model.layers.79.self_attn.qkv_proj.weight";
+    assert_eq!(local("llama-3-70b", "llama-fused", "tp=16", qkv, 160), [6 * 128, 8192]);
+    let gate_up = "model.layers.0.mlp.gate_up_proj.weight";
+    assert_eq!(local("qwen3-32b", "llama-fused", "tp=4,dp=2", gate_up, 128), [2 * 25600 / 4, 5120]);
+    let expert = "model.layers.0.mlp.experts.0.w13.weight";
+    assert_eq!(local("qwen3-235b-a22b", "moe-fused", "tp=2,ep=4", expert, 94 * 129), [1536, 4096]);
+    let stacked = "model.layers.0.mlp.experts.w13_weight";
+    let shape = local("qwen3-235b-a22b-stacked", "moe-stacked-fused", "tp=2,ep=4", stacked, 188);
+    assert_eq!(shape, [32, 1536, 4096]);
+    let shared = "model.layers.3.mlp.shared_experts.gate_up_proj.weight";
+    assert_eq!(local("deepseek-v3", "deepseek-fused", "tp=16", shared, 3 + 59 * 257), [2 * 2048 / 16, 7168]);
+}
+
 #[test]
 fn sides_may_have_rules_of_their_own() {
     let model =

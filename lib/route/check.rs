@@ -1,7 +1,8 @@
 //! Coverage proof. In: plan and flows. Out: counts, or the first fault. Guarantee: by interval arithmetic, without
 //! moving data: every flow is a tree that starts at a holder, or at a rank that adds every term once; every destination
-//! byte with a source is written exactly once, those without one are counted.
+//! byte with a source is written exactly once, those without one and those of padding are counted.
 
+use super::storage::Storage;
 use super::{Flow, Node, Piece};
 use crate::base::Rank;
 use crate::plan::{CellClass, CellId, Plan};
@@ -67,6 +68,18 @@ pub enum CheckError {
         /// Cell index.
         cell: u32,
     },
+    /// A rank whose storage is not what the cells fill.
+    #[error("the cells of tensor {tensor:?} fill {filled} of {stored} elements that rank {rank} stores")]
+    Places {
+        /// Destination rank.
+        rank: Rank,
+        /// Tensor.
+        tensor: String,
+        /// Elements of all cells, in all their places.
+        filled: u64,
+        /// Elements with an index.
+        stored: u64,
+    },
     /// A flow that is no tree or carries what does not exist.
     #[error("flow {flow} {fault}")]
     Malformed {
@@ -84,6 +97,8 @@ pub struct Coverage {
     pub written: u64,
     /// Destination bytes that no source holds.
     pub without_source: u64,
+    /// Destination bytes that no index belongs to: padding, which transfers write only when its layout states a value.
+    pub padding: u64,
 }
 
 /// A delivery: elements `start..end` of a cell to a rank. Ordered by rank, then cell, then start.
@@ -113,9 +128,10 @@ pub fn check(plan: &Plan, flows: &[Flow]) -> Result<Coverage, CheckError> {
             return Err(malformed("has pieces that do not sum to its bytes"));
         }
     }
-    let mut coverage = Coverage { written: 0, without_source: 0 };
+    let mut storage = Storage::new(plan);
+    let mut coverage = Coverage { written: 0, without_source: 0, padding: storage.padding() };
     for (class, deliveries) in plan.classes().iter().zip(&mut deliveries) {
-        let bytes = class.bytes * class.wanters.len() as u64;
+        let bytes = storage.fill(class);
         if class.holders.is_empty() {
             coverage.without_source += bytes;
             continue;
@@ -124,6 +140,7 @@ pub fn check(plan: &Plan, flows: &[Flow]) -> Result<Coverage, CheckError> {
         check_class(plan, class, deliveries)?;
         coverage.written += bytes;
     }
+    storage.check()?;
     Ok(coverage)
 }
 

@@ -12,6 +12,7 @@ mod options;
 mod order;
 mod partial;
 mod routes;
+mod storage;
 #[cfg(test)]
 mod tests;
 

@@ -11,6 +11,7 @@ mod job;
 mod model;
 mod options;
 mod output;
+mod parallel;
 #[path = "../rig/process.rs"]
 mod process;
 mod results;

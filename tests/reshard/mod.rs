@@ -16,6 +16,7 @@ mod matrix;
 mod partial;
 mod random;
 mod replay;
+mod segments;
 mod transfer;
 mod traps;
 

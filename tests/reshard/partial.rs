@@ -128,7 +128,7 @@ fn buffers(case: &Case, rank: Rank, memory: Memory) -> (Buffers, Vec<[Option<Buf
 fn elements(layout: &Layout, rank: Rank) -> Vec<u64> {
     let maps = layout.axis_maps(rank).expect("a rank of the mesh");
     let columns = layout.shape()[1];
-    let range = |dim: usize| maps[dim].intervals().iter().flat_map(|interval| interval.lo..interval.hi);
+    let range = |dim: usize| maps[dim].intervals().flat_map(|interval| interval.lo..interval.hi);
     range(0).flat_map(|row| range(1).map(move |column| row * columns + column)).collect()
 }
 

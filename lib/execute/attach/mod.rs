@@ -3,10 +3,11 @@
 
 mod copies;
 mod feeds;
+mod padding;
 mod pushes;
 mod sums;
 
-use super::bind::{End, Onto, Place, own_end, peer_end};
+use super::bind::{End, Onto, Place, own_end, own_ends, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
@@ -105,9 +106,11 @@ pub(super) fn attach(
         }
     }
     let feeds = attach.feeds(theirs)?;
+    let padding = attach.padding()?;
     Ok(Bound {
         items,
         feeds,
+        padding,
         pushes,
         hops: hops(prepared, peers.len()),
         copies: attach.copies.list,
@@ -366,19 +369,20 @@ impl<'a> Attach<'a> {
         for piece in prepared.program.item_pieces(number) {
             let tensor = piece.cell.tensor;
             let dtype = prepared.program.dtype(plan, number, tensor);
-            let own = |side| own_end(plan, local, side, piece).map(|(end, _)| end);
             let in_slot = || Some(End::Packed { offset: packed, dtype });
             let sum_dtype = Form::Sum.dtype(&plan.manifest().tensors()[tensor as usize]);
-            let (destination, destination_place) = if let Some(sum) = item.sum {
-                (Some(End::Packed { offset: summed, dtype: sum_dtype }), Some(Place::SumSlot(sum)))
+            let (destinations, destination_place) = if let Some(sum) = item.sum {
+                (Some(vec![End::Packed { offset: summed, dtype: sum_dtype }]), Some(Place::SumSlot(sum)))
             } else if item.storage == Storage::Slot {
-                (in_slot(), Some(Place::Slot))
+                (in_slot().map(|end| vec![end]), Some(Place::Slot))
             } else {
-                (own(Side::Destination), self.own_place(Side::Destination, tensor))
+                (own_ends(plan, local, Side::Destination, piece), self.own_place(Side::Destination, tensor))
             };
             let (source, source_place, peer) = match item.incoming {
                 Incoming::Held | Incoming::Sum => return Ok(()),
-                Incoming::OwnCopy | Incoming::Pack => (own(Side::Source), self.own_place(Side::Source, tensor), None),
+                Incoming::OwnCopy | Incoming::Pack => {
+                    (own_end(plan, local, Side::Source, piece), self.own_place(Side::Source, tensor), None)
+                }
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
                     (in_slot(), Some(Place::PeerSlot(self.theirs.peer_numbers[&from])), Some(from))
@@ -393,14 +397,16 @@ impl<'a> Attach<'a> {
                     (end, place, Some(from))
                 }
             };
-            let ends = (source, source_place, destination, destination_place);
-            let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
+            let ends = (source, source_place, destinations, destination_place);
+            let (Some(source), Some(source_place), Some(destinations), Some(destination_place)) = ends else {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
+            let source = (source, source_place);
             let first = item.sum.is_none_or(|sum| prepared.program.items[sum as usize].terms.start == number);
-            let counted = plan.counts_for(piece.cell, receivers);
-            let onto = if first { Onto::Replaced { counted } } else { Onto::Added };
-            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place), onto)?;
+            for (destination, replaced) in destinations.into_iter().zip(Onto::places(plan.counts_for(piece.cell, receivers))) {
+                let onto = if first { replaced } else { Onto::Added };
+                self.copies.add(plan, piece, &source, &(destination, destination_place), onto)?;
+            }
             packed += (piece.end - piece.start) * dtype.bytes();
             summed += (piece.end - piece.start) * sum_dtype.bytes();
         }

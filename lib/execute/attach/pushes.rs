@@ -37,7 +37,7 @@ impl Attach<'_> {
             self.pack(push, side)?;
             slot_run.clone()
         } else {
-            runs(program, plan, item, |piece| own_end(plan, local, side, piece).map(|(end, _)| end))?
+            runs(program, plan, item, |piece| own_end(plan, local, side, piece))?
         };
         let remote_runs = match invitation.direct.get(position) {
             Some(true) => self.runs_at(peer, item)?,
@@ -107,7 +107,7 @@ impl Attach<'_> {
         for piece in prepared.program.item_pieces(item) {
             let tensor = piece.cell.tensor;
             let place = self.own_place(side, tensor);
-            let (Some((source, _)), Some(place)) = (own_end(plan, local, side, piece), place) else {
+            let (Some(source), Some(place)) = (own_end(plan, local, side, piece), place) else {
                 return Err(self.missing(Rank::default(), tensor));
             };
             let dtype = prepared.program.dtype(plan, item, tensor);

@@ -2,7 +2,7 @@
 //! there. Guarantee: elements take the form in which they travel in place, since that is never larger; each is rounded
 //! once, and counted when it becomes infinite.
 
-use super::super::bind::{End, Onto, Place, own_end};
+use super::super::bind::{End, Onto, Place, own_ends};
 use super::super::program::Form;
 use super::super::{ExecuteError, Side};
 use super::Attach;
@@ -37,11 +37,13 @@ impl Attach<'_> {
             let tensor = piece.cell.tensor;
             let dtype = prepared.program.dtype(plan, number, tensor);
             let place = self.own_place(Side::Destination, tensor);
-            let (Some((end, _)), Some(place)) = (own_end(plan, local, Side::Destination, piece), place) else {
+            let (Some(ends), Some(place)) = (own_ends(plan, local, Side::Destination, piece), place) else {
                 return Err(self.missing(Rank::default(), tensor));
             };
             let slot = (End::Packed { offset: packed, dtype }, Place::Slot);
-            self.copies.add(plan, piece, &slot, &(end, place), Onto::Replaced { counted: false })?;
+            for end in ends {
+                self.copies.add(plan, piece, &slot, &(end, place), Onto::Replaced { counted: false })?;
+            }
             packed += (piece.end - piece.start) * dtype.bytes();
         }
         Ok(())

@@ -107,6 +107,8 @@ pub(in crate::execute) struct Bound {
     pub(in crate::execute) peers: Vec<Peer>,
     pub(in crate::execute) hops: Vec<Hop>,
     pub(in crate::execute) feeds: Feeds,
+    /// Copies of padding, at every start.
+    pub(in crate::execute) padding: Range<u32>,
     pub(in crate::execute) segment: Arc<SharedMemory>,
     pub(in crate::execute) segment_span: u32,
     pub(in crate::execute) segment_regions: Vec<Option<RegionId>>,

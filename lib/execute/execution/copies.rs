@@ -6,6 +6,11 @@ use super::Execution;
 use crate::memory::copy::{Store, fence};
 
 impl Execution {
+    /// Writes the padding of this rank's destinations.
+    pub(super) fn write_padding(&mut self) -> Result<(), ExecuteError> {
+        self.bound.padding.clone().try_for_each(|op| self.run_copy(op, None, None, None, Store::Cached))
+    }
+
     pub(super) fn run_copies(&mut self, item: u32, peer_slot: Option<u32>) -> Result<(), ExecuteError> {
         let slot = self.items[item as usize].slot;
         let store = self.bound.items[item as usize].store;

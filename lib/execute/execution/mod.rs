@@ -177,6 +177,7 @@ impl Execution {
             (peer.pull_cursor, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0);
         }
         self.open_feeds()?;
+        self.write_padding()?;
         // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
         self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
         self.told = true;

@@ -1,6 +1,6 @@
 //! What can be wrong with a parallel spec or with rules. Each message says the value, what is allowed, what to do.
 
-use super::{ParallelAxis, PatternError};
+use super::{FuseRuleError, ParallelAxis, PatternError};
 use crate::layout::LayoutError;
 use thiserror::Error;
 
@@ -341,6 +341,15 @@ pub enum RulesError {
         first: String,
         /// The other name.
         second: String,
+    },
+    /// A rule that fuses tensors.
+    #[error("fuse rule {rule}")]
+    Fuse {
+        /// The rule.
+        rule: String,
+        /// Why.
+        #[source]
+        source: FuseRuleError,
     },
     /// A layout that cannot be made.
     #[error("the layout of tensor {tensor:?} cannot be made")]

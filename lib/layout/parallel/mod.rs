@@ -8,6 +8,9 @@
 mod axis;
 mod effect;
 mod error;
+mod fuse;
+mod fuse_error;
+mod fused;
 mod layer_file;
 mod pattern;
 mod ruled;
@@ -19,6 +22,9 @@ mod system;
 
 pub use axis::ParallelAxis;
 pub use error::{ParallelError, RulesError};
+pub use fuse::FuseSide;
+pub use fuse_error::FuseRuleError;
+pub use fused::FusedTensor;
 pub use layer_file::{LayerFile, LayerFileError};
 pub use pattern::PatternError;
 pub use ruled::RuledModel;

@@ -4,7 +4,8 @@
 use super::effect::{Effect, StageWord};
 use super::pattern::plain_number;
 use super::rules::Found;
-use super::{Rules, RulesError};
+use super::{FuseRuleError, FusedTensor, Rules, RulesError};
+use crate::layout::FusedAxis;
 use crate::layout::model::{Model, ModelTensor};
 use std::collections::HashMap;
 
@@ -20,6 +21,7 @@ pub struct RuledModel<'a> {
     tied_places: Vec<Vec<Place>>,
     unmatched: Vec<String>,
     layers: u64,
+    fused: Vec<FusedTensor>,
 }
 
 /// What is known of a tensor.
@@ -33,6 +35,8 @@ pub(super) struct RuledTensor {
     pub(super) place: Place,
     /// Whether it is planned under another name.
     pub(super) is_alias: bool,
+    /// Number of the fused tensor that it is part of, and of the part.
+    pub(super) fused: Option<(u32, u32)>,
 }
 
 /// Where a tensor stands in the pipeline.
@@ -71,6 +75,7 @@ impl Rules {
             tied_places: Vec::new(),
             unmatched: Vec::new(),
             layers: self.layer_count(model, &found),
+            fused: self.fused_tensors(model)?,
         };
         for (index, (tensor, found)) in model.tensors().iter().zip(&found).enumerate() {
             if found.is_none() {
@@ -82,9 +87,11 @@ impl Rules {
                 expert: self.expert(model, tensor, *found, experts[index])?,
                 place: self.place(&tensor.name, *found),
                 is_alias: false,
+                fused: None,
             });
         }
         ruled.tie(&mut finder)?;
+        ruled.fuse()?;
         Ok(ruled)
     }
 
@@ -238,6 +245,48 @@ impl<'a> RuledModel<'a> {
     /// Whether tensor number `index` moves under the name of another one that it is tied to.
     pub fn is_alias(&self, index: usize) -> bool {
         self.tensors[index].is_alias
+    }
+
+    /// Tensors that are stored in place of others.
+    pub fn fused(&self) -> &[FusedTensor] {
+        &self.fused
+    }
+
+    /// What ranks store of the parts of fused tensor number `number`.
+    pub(super) fn fused_axis(&self, number: u32, ranks: u32) -> Result<FusedAxis, RulesError> {
+        let FusedTensor { name, rule, extents, .. } = &self.fused[number as usize];
+        let rule = &self.rules.fuses[*rule];
+        let model = (self.model.name(), self.model.dimensions());
+        rule.axis(name, extents, model, ranks).map_err(|source| RulesError::Fuse { rule: rule.origin.clone(), source })
+    }
+
+    pub(super) fn fuse_error(&self, number: u32, source: FuseRuleError) -> RulesError {
+        RulesError::Fuse { rule: self.rules.fuses[self.fused[number as usize].rule].origin.clone(), source }
+    }
+
+    /// Notes which tensors are parts; the other rules must treat the parts of one alike.
+    fn fuse(&mut self) -> Result<(), RulesError> {
+        for (number, FusedTensor { dim, tensors, .. }) in (0..).zip(&self.fused) {
+            let kind = |index: usize| {
+                let tensor = &self.tensors[index];
+                (tensor.effect, tensor.place, tensor.expert, tensor.is_alias)
+            };
+            if let Some(&other) = tensors.iter().find(|&&index| kind(index) != kind(tensors[0])) {
+                let (first, second) = (&self.model.tensors()[tensors[0]], &self.model.tensors()[other]);
+                let source = FuseRuleError::Differ {
+                    first: first.name.clone(),
+                    first_shape: first.shape.clone(),
+                    second: second.name.clone(),
+                    second_shape: second.shape.clone(),
+                    dim: *dim,
+                };
+                return Err(self.fuse_error(number, source));
+            }
+            for (part, &index) in (0..).zip(tensors) {
+                self.tensors[index].fused = Some((number, part));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn tensor(&self, index: usize) -> RuledTensor {

@@ -24,9 +24,12 @@
 //! [[tied]]
 //! names = ["model.embed_tokens.weight", "lm_head.weight"]   # one tensor of two names
 //! ```
+//!
+//! `[[fuse]]` tables, of tensors that a side stores as one, are in `fuse`.
 
 use super::RulesError;
 use super::effect::Effect;
+use super::fuse::FuseRule;
 use super::pattern::{Match, NamePattern};
 use super::rules_text::{Document, read};
 use std::collections::BTreeSet;
@@ -39,6 +42,15 @@ pub(super) const EMBEDDED: [(&str, &str); 4] = [
     ("deepseek.toml", include_str!("../rules/deepseek.toml")),
 ];
 
+/// Rules that fuse tensors, by file name; they count when they are asked for.
+pub(super) const FUSING: [(&str, &str); 5] = [
+    ("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml")),
+    ("llama-fused.toml", include_str!("../rules/llama-fused.toml")),
+    ("moe-fused.toml", include_str!("../rules/moe-fused.toml")),
+    ("moe-stacked-fused.toml", include_str!("../rules/moe-stacked-fused.toml")),
+    ("deepseek-fused.toml", include_str!("../rules/deepseek-fused.toml")),
+];
+
 /// Rules for tensors by name, in tiers: the first tier with a rule for a name decides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
@@ -47,6 +59,8 @@ pub struct Rules {
     pub(super) layer_words: BTreeSet<String>,
     /// Groups of names that stand for one tensor, with file and line.
     pub(super) tied: Vec<(String, Vec<String>)>,
+    /// Tensors that are stored as one.
+    pub(super) fuses: Vec<FuseRule>,
 }
 
 /// Rules of one origin.
@@ -87,12 +101,12 @@ impl Rules {
 
     /// Names of the embedded files, without `.toml`.
     pub fn family_names() -> impl Iterator<Item = &'static str> {
-        EMBEDDED.iter().map(|(file, _)| file.trim_end_matches(".toml"))
+        EMBEDDED.iter().chain(&FUSING).map(|(file, _)| file.trim_end_matches(".toml"))
     }
 
     /// The text of an embedded file, to read or to begin a file of one's own with.
     pub fn family_text(family: &str) -> Option<&'static str> {
-        EMBEDDED.iter().find(|(file, _)| file.trim_end_matches(".toml") == family).map(|&(_, text)| text)
+        EMBEDDED.iter().chain(&FUSING).find(|(file, _)| file.trim_end_matches(".toml") == family).map(|&(_, text)| text)
     }
 
     /// The embedded rules of one family alone.
@@ -120,6 +134,7 @@ impl Rules {
         overrides.tiers.append(&mut self.tiers);
         overrides.layer_words.append(&mut self.layer_words);
         overrides.tied.append(&mut self.tied);
+        overrides.fuses.append(&mut self.fuses);
         overrides
     }
 
@@ -127,6 +142,7 @@ impl Rules {
     fn absorb(&mut self, document: Document) -> Vec<Rule> {
         self.layer_words.extend(document.layer_words);
         self.tied.extend(document.tied);
+        self.fuses.extend(document.fuses);
         document.rules
     }
 

@@ -68,11 +68,16 @@ fn overrides_win() {
 
 proptest! {
     #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = Rules::parse(&String::from_utf8_lossy(&bytes), "any");
+    }
+
+    #[test]
     fn damaged_texts_are_read_or_refused(
-        file in 0..EMBEDDED.len(),
+        file in 0..EMBEDDED.len() + FUSING.len(),
         damage in prop::collection::vec((any::<u16>(), "[\\[\\]{}\"=.,*a0\n]{0,3}"), 1..4),
     ) {
-        let mut text = EMBEDDED[file].1.to_string();
+        let mut text = EMBEDDED.iter().chain(&FUSING).nth(file).map(|(_, text)| text.to_string()).unwrap_or_default();
         for (at, inserted) in damage {
             let at = at as usize % text.len();
             text.replace_range(at..=at, &inserted);

@@ -2,6 +2,7 @@
 //! outside what is allowed are errors that name file and line.
 
 use super::effect::{Effect, FullySharded, StageWord};
+use super::fuse::{FuseRule, FuseText};
 use super::pattern::NamePattern;
 use super::rules::Rule;
 use super::{ParallelAxis, RulesError};
@@ -12,6 +13,7 @@ pub(super) struct Document {
     pub(super) rules: Vec<Rule>,
     pub(super) layer_words: Vec<String>,
     pub(super) tied: Vec<(String, Vec<String>)>,
+    pub(super) fuses: Vec<FuseRule>,
 }
 
 #[derive(Deserialize)]
@@ -23,6 +25,8 @@ struct DocumentText {
     rule: Vec<toml::Spanned<RuleText>>,
     #[serde(default)]
     tied: Vec<toml::Spanned<TiedText>>,
+    #[serde(default)]
+    fuse: Vec<toml::Spanned<FuseText>>,
 }
 
 #[derive(Deserialize)]
@@ -66,7 +70,12 @@ pub(super) fn read(text: &str, origin: &str) -> Result<Document, RulesError> {
         }
     });
     let tied = tied.collect::<Result<_, _>>()?;
-    Ok(Document { rules, layer_words: parsed.layers, tied })
+    let fuses = parsed.fuse.into_iter().map(|rule| {
+        let origin = place(rule.span().start);
+        FuseRule::read(rule.into_inner(), origin.clone()).map_err(|source| RulesError::Fuse { rule: origin, source })
+    });
+    let fuses = fuses.collect::<Result<_, _>>()?;
+    Ok(Document { rules, layer_words: parsed.layers, tied, fuses })
 }
 
 fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {

@@ -3,9 +3,9 @@
 
 use super::effect::{Effect, StageWord};
 use super::ruled::Place;
-use super::{ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
+use super::{FuseRuleError, ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
 use crate::base::Rank;
-use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement};
+use crate::layout::{AxisMap, Dtype, Interval, Layout, LayoutError, Mesh, Placement};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -43,7 +43,15 @@ enum Stages {
     Tied(u32),
 }
 
-type LayoutKey = (u32, Part, Dtype);
+type LayoutKey = (u32, Part, Dtype, Option<FusedPart>);
+
+/// A part of a fused tensor: rule and extents of all parts, and which one it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct FusedPart {
+    rule: usize,
+    extents: Vec<u64>,
+    part: u32,
+}
 
 impl<'a> SideLayouts<'a> {
     /// The side of `spec` over `ranks`, in mesh order.
@@ -67,7 +75,11 @@ impl<'a> SideLayouts<'a> {
         let view = effect.view();
         let owner = known.expert.and_then(|(expert, count)| self.owner(expert, count));
         let part = Part { stages: self.stages(known.place), owner };
-        let key = (known.effect, part, tensor.dtype);
+        let fused = known.fused.map(|(number, part)| {
+            let fused = &ruled.fused()[number as usize];
+            FusedPart { rule: fused.rule, extents: fused.extents.clone(), part }
+        });
+        let key = (known.effect, part, tensor.dtype, fused);
         let alike = self.layouts.get(&key).and_then(|all| all.iter().find(|layout| layout.shape() == tensor.shape));
         if let Some(layout) = alike {
             return Ok(layout.clone());
@@ -80,7 +92,12 @@ impl<'a> SideLayouts<'a> {
         let failed = |source| RulesError::Layout { tensor: tensor.name.clone(), source };
         let mesh = self.mesh(view, part).map_err(failed)?;
         let axes = &self.view(view).axes;
-        let layout = Arc::new(place(&tensor.shape, tensor.dtype, mesh, axes, effect).map_err(failed)?);
+        let mut placements: Vec<Placement> =
+            axes.iter().map(|&(axis, _)| placement(effect, axis, tensor.shape.len())).collect();
+        if let Some((number, part)) = known.fused {
+            fuse(&mut placements, ruled, (number, part), axes, &mesh)?;
+        }
+        let layout = Arc::new(place(&tensor.shape, tensor.dtype, mesh, axes, placements).map_err(failed)?);
         self.layouts.entry(key).or_default().push(layout.clone());
         Ok(layout)
     }
@@ -175,6 +192,53 @@ fn stage_ends(spec: &ParallelSpec, layers: u64) -> Result<Vec<u64>, ParallelErro
     Ok(ends)
 }
 
+/// What an axis does to a tensor of `rank` dimensions.
+fn placement(effect: &Effect, axis: ParallelAxis, rank: usize) -> Placement {
+    let dim = match axis {
+        ParallelAxis::Pipeline => None,
+        axis => effect.dim(axis.in_rules(), rank),
+    };
+    match (dim, axis.in_rules()) {
+        (None, _) => Placement::Replicate,
+        (Some(dim), ParallelAxis::FullySharded) => Placement::chunk(dim),
+        (Some(dim), _) => Placement::shard(dim),
+    }
+}
+
+/// Puts part `part` of a fused tensor where it lies in that: tensor parallelism deals out the fused tensor. Where it is
+/// one rank and has no axis, another axis that cuts the same dimension or nothing carries the arrangement.
+fn fuse(
+    placements: &mut [Placement],
+    ruled: &RuledModel<'_>,
+    (number, part): (u32, u32),
+    axes: &[(ParallelAxis, u32)],
+    mesh: &Mesh,
+) -> Result<(), RulesError> {
+    let fused = &ruled.fused()[number as usize];
+    let (dim, part) = (fused.dim, part as usize);
+    let is_tensor = |&(axis, _): &(ParallelAxis, u32)| axis.in_rules() == ParallelAxis::Tensor;
+    if let Some(axis) = axes.iter().position(is_tensor) {
+        placements[axis] = ruled.fused_axis(number, mesh.shape()[axis])?.placement(part, dim);
+        return Ok(());
+    }
+    // The outermost of those that cut the dimension, else one that cuts nothing.
+    let cutting = (0..axes.len()).filter(|&axis| placements[axis].dim() == Some(dim));
+    let cutting = cutting.min_by_key(|&axis| nesting_rank(axes[axis].0));
+    let Some(axis) = cutting.or_else(|| placements.iter().position(|placement| placement.dim().is_none())) else {
+        let spec = axes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
+        return Err(ruled.fuse_error(number, FuseRuleError::NoAxis { into: fused.name.clone(), dim, spec }));
+    };
+    let ranks = mesh.shape()[axis];
+    let Placement::Parts { maps, .. } = ruled.fused_axis(number, 1)?.placement(part, dim) else { return Ok(()) };
+    let whole = Interval { lo: 0, hi: maps[0].extent() };
+    let share = |rank| match &placements[axis] {
+        Placement::Shard { split, .. } => maps[0].compose(&AxisMap::new([split.part(whole, rank, ranks)])),
+        _ => maps[0].clone(),
+    };
+    placements[axis] = Placement::parts(dim, (0..ranks).map(share).collect::<Vec<_>>());
+    Ok(())
+}
+
 /// A tensor on a mesh with these axes. Axes that cut one dimension nest in a fixed order, `ep` outermost and `fsdp`
 /// innermost: `fsdp` cuts what tensor parallelism left, as PyTorch's `fully_shard` does.
 fn place(
@@ -182,18 +246,9 @@ fn place(
     dtype: Dtype,
     mesh: Arc<Mesh>,
     axes: &[(ParallelAxis, u32)],
-    effect: &Effect,
+    placements: Vec<Placement>,
 ) -> Result<Layout, LayoutError> {
-    let dim_of = |axis: ParallelAxis| match axis {
-        ParallelAxis::Pipeline => None,
-        axis => effect.dim(axis.in_rules(), shape.len()),
-    };
-    let placement = |&(axis, _): &(ParallelAxis, u32)| match (dim_of(axis), axis.in_rules()) {
-        (None, _) => Placement::Replicate,
-        (Some(dim), ParallelAxis::FullySharded) => Placement::chunk(dim),
-        (Some(dim), _) => Placement::shard(dim),
-    };
-    let mut layout = Layout::new(shape.to_vec(), dtype, mesh, axes.iter().map(placement).collect())?;
+    let mut layout = Layout::new(shape.to_vec(), dtype, mesh, placements)?;
     for dim in 0..shape.len() {
         let mut nested = layout.nesting()[dim].clone();
         if nested.len() > 1 {

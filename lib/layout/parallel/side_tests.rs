@@ -15,7 +15,7 @@ fn model(tensors: &[(&str, &[u64])]) -> Model {
 
 fn held(layout: &Layout, rank: Rank) -> Held {
     let maps = layout.axis_maps(rank)?;
-    let one = |map: &crate::layout::AxisMap| map.intervals().first().map(|part| (part.lo, part.hi));
+    let one = |map: &crate::layout::AxisMap| map.intervals().next().map(|part| (part.lo, part.hi));
     maps.iter().map(one).collect()
 }
 
