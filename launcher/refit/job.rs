@@ -84,7 +84,7 @@ impl<'a> Job<'a> {
         (sources, destinations): (Vec<Rank>, Vec<Rank>),
     ) -> Result<Self, RefitError> {
         let rules = rules_option::read(arguments.rules.as_deref())?;
-        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused } =
+        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused, .. } =
             shards::manifest(&model, &rules, request, &sources, &destinations)?;
         let manifest = Arc::new(manifest);
         if let Some(folder) = &arguments.out

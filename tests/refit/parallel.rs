@@ -92,3 +92,26 @@ fn tied_tensors_move_once() {
     assert!(assembly.tensors["model.embed_tokens.weight"] == model::contents(&MODEL[0]));
     assert_eq!(held(&assembly, "model.embed_tokens.weight"), [72, 84, 72, 84]);
 }
+
+/// Stages on the source side, one tensor of queries, keys and values on the other.
+#[test]
+fn fused_out_of_stages() {
+    const LAYERS: &[Tensor] = &[
+        ("model.layers.0.self_attn.q_proj.weight", Dtype::BF16, &[8, 6]),
+        ("model.layers.0.self_attn.k_proj.weight", Dtype::BF16, &[4, 6]),
+        ("model.layers.0.self_attn.v_proj.weight", Dtype::BF16, &[4, 6]),
+        ("model.layers.1.self_attn.q_proj.weight", Dtype::BF16, &[8, 6]),
+        ("model.layers.1.self_attn.k_proj.weight", Dtype::BF16, &[4, 6]),
+        ("model.layers.1.self_attn.v_proj.weight", Dtype::BF16, &[4, 6]),
+    ];
+    let (folder, path) = model::file(LAYERS);
+    let rules = folder.path().join("rules.toml");
+    let parts = ["q", "k", "v"].map(|part| format!("\"*.self_attn.{part}_proj.weight\"")).join(", ");
+    let fuse = format!("[[fuse]]\nparts = [{parts}]\ninto = \"*.self_attn.qkv_proj.weight\"\n");
+    std::fs::write(&rules, format!("{fuse}heads = {{ query = 4, key_value = 2 }}\n")).unwrap();
+    let out = folder.path().join("out");
+    let job = Job::new(8, &path).run_with("--domains 2").with("--src fsdp=2,pp=2 --dst tp=4");
+    job.path("--rules", &rules).path("--out", &out).verified();
+    let assembly = assemble(&out, &[4, 5, 6, 7]);
+    assert!(LAYERS.iter().all(|tensor| assembly.tensors[tensor.0] == model::contents(tensor)));
+}

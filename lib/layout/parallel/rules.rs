@@ -21,6 +21,10 @@
 //! tp = "replicate"                              # as every axis that a rule does not mention, but fsdp
 //! stage = "last"                                # pp, for a tensor outside the layers: first, last or all
 //!
+//! [[rule]]
+//! names = ["*.mlp.gate.weight"]
+//! cast = "never"                                # a cast of the whole model leaves it as it is
+//!
 //! [[tied]]
 //! names = ["model.embed_tokens.weight", "lm_head.weight"]   # one tensor of two names
 //! ```

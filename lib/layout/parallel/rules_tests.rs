@@ -36,6 +36,7 @@ fn bad_texts_name_file_and_line() {
     assert!(matches!(experts("{expert}", "experts = \"per-tensor\"\nep = 0"), RulesError::ExpertsAndExpertAxis { .. }));
     assert!(matches!(experts("{expert}", "tp = 0"), RulesError::ExpertCapture { .. }));
     assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\nstage = \"middle\""), RulesError::StageValue { .. }));
+    assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\ncast = \"always\""), RulesError::CastValue { .. }));
     assert!(matches!(fail("[[tied]]\nnames = [\"a\"]"), RulesError::TiedAlone { .. }));
     assert!(matches!(experts("a", "experts = \"per-tensor\""), RulesError::ExpertCapture { .. }));
 }
