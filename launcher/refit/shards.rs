@@ -53,7 +53,10 @@ pub(super) fn manifest(
     let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
     let made = model_manifest(&described, source, destination)?;
     match request.cast {
-        Some(dtype) => Ok(ModelManifest { manifest: made.manifest.cast_to(dtype)?, ..made }),
+        Some(dtype) => {
+            let manifest = made.manifest.cast_to(dtype, &made.keep_dtype)?;
+            Ok(ModelManifest { manifest, ..made })
+        }
         None => Ok(made),
     }
 }

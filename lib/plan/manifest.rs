@@ -73,13 +73,14 @@ impl Manifest {
         Ok(())
     }
 
-    /// The same tensors, of which those that can be cast to `dtype` (F32, F16 and BF16) arrive as such; others keep their
-    /// type.
-    pub fn cast_to(&self, dtype: Dtype) -> Result<Self, PlanError> {
+    /// The same tensors, of which those that can be cast to `dtype` (F32, F16 and BF16) arrive as such; others, and those
+    /// numbered in `keep`, keep their type.
+    pub fn cast_to(&self, dtype: Dtype, keep: &[usize]) -> Result<Self, PlanError> {
         let mut known: HashMap<*const Layout, Arc<Layout>> = HashMap::new();
         let mut cast = self.clone();
-        for tensor in &mut cast.tensors {
-            if ![tensor.source.dtype(), dtype].iter().all(|dtype| CASTABLE.contains(dtype)) {
+        for (number, tensor) in cast.tensors.iter_mut().enumerate() {
+            let castable = [tensor.source.dtype(), dtype].iter().all(|dtype| CASTABLE.contains(dtype));
+            if !castable || keep.contains(&number) {
                 continue;
             }
             let made = match known.get(&Arc::as_ptr(&tensor.destination)) {

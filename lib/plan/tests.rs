@@ -77,7 +77,9 @@ fn all_tensors_of_a_manifest_are_cast_where_they_can_be() {
             .push(name, typed(dtype, Placement::shard(0)).unwrap(), typed(dtype, Placement::shard(0)).unwrap())
             .unwrap();
     }
-    let cast = manifest.cast_to(Dtype::F16).unwrap();
+    let kept = manifest.cast_to(Dtype::F16, &[0]).unwrap();
+    assert_eq!(kept.tensors()[0], manifest.tensors()[0]);
+    let cast = manifest.cast_to(Dtype::F16, &[]).unwrap();
     let dtypes: Vec<Dtype> = cast.tensors().iter().map(|tensor| tensor.destination.dtype()).collect();
     assert_eq!(dtypes, [Dtype::F16, Dtype::I64, Dtype::F16, Dtype::F64]);
     assert_eq!(cast.tensors().iter().map(|tensor| tensor.is_cast()).collect::<Vec<_>>(), [true, false, false, false]);

@@ -403,7 +403,9 @@ impl<'a> Attach<'a> {
             };
             let source = (source, source_place);
             let first = item.sum.is_none_or(|sum| prepared.program.items[sum as usize].terms.start == number);
-            for (destination, replaced) in destinations.into_iter().zip(Onto::places(plan.counts_for(piece.cell, receivers))) {
+            for (destination, replaced) in
+                destinations.into_iter().zip(Onto::places(plan.counts_for(piece.cell, receivers)))
+            {
                 let onto = if first { replaced } else { Onto::Added };
                 self.copies.add(plan, piece, &source, &(destination, destination_place), onto)?;
             }
