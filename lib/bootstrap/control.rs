@@ -126,9 +126,27 @@ impl Control {
         Ok(())
     }
 
+    /// Asks for a turn without waiting: it comes when all `members` have asked for the turn of `context`. Turns come in
+    /// one order, which all ranks that any two of them concern see alike. A context is for turns or for exchanges.
+    pub fn ask_turn(&self, context: u64, members: &[Rank]) -> Result<(), BootstrapError> {
+        let deadline = Deadline::after(Duration::ZERO);
+        self.member.ask_turn(meeting("turn", context, members, deadline)?.context, members)
+    }
+
+    /// The next context whose turn has come, each once.
+    pub fn next_turn(&self) -> Option<u64> {
+        self.member.next_turn()
+    }
+
     /// Whether the job is aborted: one atomic load.
     pub fn is_aborted(&self) -> bool {
         self.member.is_aborted()
+    }
+
+    /// Calls `alarm` when the job is aborted, to wake what sleeps; it must neither block nor use the connection. The first
+    /// one that is given stays.
+    pub fn on_abort(&self, alarm: Box<dyn Fn() + Send + Sync>) {
+        self.member.on_abort(alarm);
     }
 
     /// The cause of the abort, the same on all survivors.

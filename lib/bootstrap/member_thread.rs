@@ -9,10 +9,11 @@ use super::wire::{FrameReader, Header, Kind, Received, SendQueue, Waker, Woken};
 use crate::base::{Deadline, Rank};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(super) enum Waiting {
     Outcome(Vec<u8>),
     /// A member had left.
     Left(Rank),
+    /// A turn, which nobody waits for in a call.
+    Turn,
 }
 
 /// What callers and the thread change under the lock.
@@ -43,6 +46,8 @@ pub(super) struct State {
     pub(super) sequences: HashMap<u64, u64>,
     /// Exchanges that a thread waits for.
     pub(super) waiting: HashMap<(u64, u64), Waiting>,
+    /// Contexts whose turn has come, in the order in which the hub saw all their members ask.
+    pub(super) turns: VecDeque<u64>,
     /// The first cause; never changes once set.
     pub(super) cause: Option<Arc<Cause>>,
     /// This rank has said goodbye.
@@ -78,12 +83,24 @@ pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     waker: Waker,
+    alarm: Alarm,
+}
+
+/// Who else is told of the cause.
+#[derive(Default)]
+pub(super) struct Alarm(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Alarm({})", if self.0.get().is_some() { "set" } else { "unset" })
+    }
 }
 
 impl Shared {
     pub(super) fn new(rank: Rank, size: u32, waker: Waker) -> Self {
         let aborted = AtomicBool::new(false);
-        Self { rank, size, aborted, state: Mutex::default(), changed: Condvar::new(), waker }
+        let (state, changed, alarm) = (Mutex::default(), Condvar::new(), Alarm::default());
+        Self { rank, size, aborted, state, changed, waker, alarm }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,7 +126,18 @@ impl Shared {
         let kept = Arc::clone(state.cause.get_or_insert_with(|| Arc::new(cause)));
         self.aborted.store(true, Ordering::Release);
         self.changed.notify_all();
+        if let Some(alarm) = self.alarm.0.get() {
+            alarm();
+        }
         kept
+    }
+
+    /// Calls `alarm` whenever a cause is adopted, and now when one was before; the first one that is given stays.
+    pub(super) fn on_abort(&self, alarm: Box<dyn Fn() + Send + Sync>) {
+        let alarm = self.alarm.0.get_or_init(|| alarm);
+        if self.is_aborted() {
+            alarm();
+        }
     }
 
     /// The thread: moves frames until the connection ends; `hub` is the cause when it ends without a goodbye.
@@ -163,8 +191,16 @@ impl Shared {
 
     fn receive(&self, header: Header, payload: Vec<u8>) {
         let mut state = self.lock();
-        let expected = state.waiting.get_mut(&(header.context, header.sequence));
+        let key = (header.context, header.sequence);
+        let expected = state.waiting.get_mut(&key);
         match (header.kind, expected) {
+            (Kind::Outcome, Some(Waiting::Turn)) => {
+                state.waiting.remove(&key);
+                state.turns.push_back(header.context);
+            }
+            (Kind::Left, Some(Waiting::Turn)) => {
+                log::warn!("rank {} has left, so a transfer that waits for it will not start", header.rank);
+            }
             (Kind::Outcome, Some(waiting)) => *waiting = Waiting::Outcome(payload),
             (Kind::Left, Some(waiting)) => *waiting = Waiting::Left(header.rank),
             (Kind::Absent, Some(Waiting::Pending(absent))) => {

@@ -4,8 +4,10 @@
 
 use super::ExecuteError;
 use super::agree::chain;
+use super::alarm::Alarm;
 use super::execution::Execution;
 use super::rest::{self, Rest};
+use super::turns::Turns;
 use crate::base::{Backoff, Deadline, Rank};
 use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
@@ -61,14 +63,15 @@ pub(super) struct Inner {
     reserved: HashMap<Rank, Vec<Reserved>>,
     events: Vec<Event>,
     failure: Option<Arc<Cause>>,
+    pub(super) turns: Turns,
 }
 
 struct Shared {
     inner: Mutex<Inner>,
     control: Arc<Control>,
     host: String,
-    /// What peers of this node wake this process by.
-    bell: Bell,
+    /// What wakes this process.
+    alarm: Arc<Alarm>,
     /// Per link what a sleeper polls.
     readiness: Vec<Option<OwnedFd>>,
     waiters: AtomicUsize,
@@ -106,12 +109,16 @@ impl Engine {
             reserved: HashMap::new(),
             events: Vec::with_capacity(1024),
             failure: None,
+            turns: Turns::default(),
         };
+        let alarm = Arc::new(Alarm::new(bell)?);
+        let woken = alarm.clone();
+        control.on_abort(Box::new(move || woken.ring()));
         let shared = Arc::new(Shared {
             inner: Mutex::new(inner),
             control,
             host,
-            bell,
+            alarm,
             readiness,
             waiters: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
@@ -138,11 +145,17 @@ impl Engine {
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
         }
-        let Some(execution) = inner.execution(execution) else { return Err(ExecuteError::NotStarted) };
-        if execution.is_active() {
+        let Some(starting) = inner.execution(execution) else { return Err(ExecuteError::NotStarted) };
+        if starting.is_active() {
             return Err(ExecuteError::Active);
         }
-        execution.start()?;
+        if let Some((context, members)) = inner.turns.context(execution) {
+            self.shared.control.ask_turn(context, members)?;
+            inner.turns.asked();
+            inner.execution(execution).into_iter().for_each(Execution::await_turn);
+        } else {
+            inner.execution(execution).map_or(Ok(()), Execution::start)?;
+        }
         inner.active += 1;
         self.shared.note_active(&inner);
         drop(inner);
@@ -213,6 +226,7 @@ impl Engine {
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.alarm.stop();
         self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
@@ -273,10 +287,11 @@ impl Shared {
     /// Sleeps until a peer or the network has news: on the bell when only mapped peers are left, in the network link
     /// when it is in use, for a moment when a link can do neither.
     fn rest(&self, backoff: &mut Backoff, rests: u32, deadline: Deadline) -> Result<(), ExecuteError> {
-        let armed = self.bell.arm();
+        let _sleeper = self.alarm.sleeper();
+        let armed = self.alarm.bell().arm();
         let mut inner = self.lock();
         // Whoever told something before the bell was armed did not ring it.
-        if self.progress(&mut inner)? {
+        if self.progress(&mut inner)? || self.control.is_aborted() {
             backoff.reset();
             return Ok(());
         }
@@ -288,9 +303,14 @@ impl Shared {
             Rest::Link { link, mapped } => {
                 let busy = inner.links.get(link).wait(Duration::ZERO)?;
                 drop(inner);
-                if !busy {
-                    rest::sleep_on(self.readiness[link].as_ref(), rest::limit(rests, mapped).min(deadline.remaining()));
+                if busy {
+                    return Ok(());
                 }
+                if rest::listens(rests, mapped) {
+                    self.alarm.listen(armed.rings())?;
+                }
+                let limit = rest::limit(rests, mapped).min(deadline.remaining());
+                rest::sleep_on(self.readiness[link].as_ref(), self.alarm.descriptor(), limit);
             }
             Rest::Moment => {
                 drop(inner);
@@ -305,7 +325,13 @@ impl Shared {
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
         }
-        let moved = inner.progress();
+        let begun = self.take_turns(inner);
+        let active = inner.active;
+        let moved = begun.and_then(|begun| Ok(inner.progress()? || begun));
+        if inner.active < active {
+            // Another thread may sleep for the transfer that this one finished.
+            self.alarm.ring();
+        }
         if let Err(error) = &moved {
             let cause = self.control.settle(self.cause(error), VERDICT);
             inner.fail(cause);
@@ -315,6 +341,17 @@ impl Shared {
             Some(cause) => Err(ExecuteError::Aborted(cause.clone())),
             None => moved,
         }
+    }
+
+    /// Begins the transfer whose turn with the shared slots it is; whether there was one.
+    fn take_turns(&self, inner: &mut Inner) -> Result<bool, ExecuteError> {
+        while inner.turns.is_waiting() {
+            let Some(context) = self.control.next_turn() else { break };
+            inner.turns.came(context);
+        }
+        let Some(number) = inner.turns.begin() else { return Ok(false) };
+        inner.execution(number).map_or(Ok(()), Execution::start)?;
+        Ok(true)
     }
 
     fn cause(&self, error: &ExecuteError) -> Cause {
@@ -374,6 +411,7 @@ impl Inner {
         }
         let was_active = self.execution(number).is_some_and(|execution| execution.is_active());
         self.active -= usize::from(was_active);
+        self.turns.remove(number);
         self.executions[number as usize] = Entry::Free;
     }
 
@@ -406,9 +444,13 @@ impl Inner {
     /// How to sleep, given the links of the active transfers.
     fn rest(&mut self) -> Rest {
         let mut rest = Rest::Bell;
+        // A turn rings nobody.
+        if self.turns.is_waiting() {
+            return Rest::Moment;
+        }
         for entry in &self.executions {
             let Entry::Ready(execution) = entry else { continue };
-            for link in execution.links().filter(|_| execution.is_active()) {
+            for link in execution.links().filter(|_| execution.is_running()) {
                 if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
                     return Rest::Moment;
                 }
@@ -428,12 +470,15 @@ impl Inner {
         self.events = events;
         handled?;
         polled?;
-        for entry in &mut self.executions {
+        for (entry, number) in self.executions.iter_mut().zip(0..) {
             if let Entry::Ready(execution) = entry
-                && execution.is_active()
+                && execution.is_running()
             {
                 moved |= execution.progress(&mut self.links)?;
-                self.active -= usize::from(!execution.is_active());
+                if !execution.is_active() {
+                    self.active -= 1;
+                    self.turns.finished(number);
+                }
             }
         }
         Ok(moved)

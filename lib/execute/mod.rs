@@ -8,10 +8,12 @@
 //! state machine, `engine` runs it under whoever waits, `request` is the handle.
 
 mod agree;
+mod alarm;
 mod attach;
 mod bind;
 mod board;
 mod boxes;
+mod budget;
 mod claim;
 mod engine;
 mod error;
@@ -20,6 +22,7 @@ mod execution;
 mod group;
 mod hop;
 mod overlap;
+mod planned;
 mod prepare;
 mod program;
 mod reach;
@@ -27,9 +30,12 @@ mod request;
 mod rest;
 mod sums;
 mod tensors;
+mod turns;
 
+pub use budget::StagingBudget;
 pub use engine::Engine;
 pub use error::ExecuteError;
-pub use group::{Group, LinkNumbers, Mapped, Peering, StagingBudget};
+pub use group::{Group, LinkNumbers, Mapped, Peering};
+pub use program::{ProgramSummary, program_summary};
 pub use request::{Report, Reshard, ReshardOptions};
 pub use tensors::{Buffers, Side, TensorBuffer};

@@ -5,9 +5,11 @@
 use super::agree::Agreement;
 use super::bind::{count_runs, is_direct, is_repeated, is_unchanged};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
+use super::budget::{Allowance, allowance};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
+use super::planned::Routes;
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
 use super::tensors::{LocalTensor, LocalTensors};
@@ -15,7 +17,7 @@ use super::{ExecuteError, Side};
 use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
 use crate::plan::Plan;
-use crate::route::Routed;
+use crate::route::LocalFlow;
 use crate::transport::{Capabilities, RegionId, Rights, register_span};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -36,7 +38,11 @@ const BOARD_ALIGNMENT: u64 = 4096;
 pub(super) struct Reservation {
     pub(super) group: Group,
     pub(super) number: u32,
+    /// With the board, and the slots unless they are shared.
     pub(super) segment: Arc<SharedMemory>,
+    /// With the slots.
+    pub(super) slots: Arc<SharedMemory>,
+    /// What it took of the budget for itself.
     pub(super) staging: u64,
     /// Registered regions by link, with their memory.
     pub(super) regions: Vec<(usize, RegionId, Span)>,
@@ -95,24 +101,25 @@ pub(super) struct Prepared {
     /// Region of a buffer, by its address and link.
     pub(super) buffer_regions: HashMap<(u64, usize), RegionId>,
     pub(super) segment_regions: Vec<Option<RegionId>>,
+    /// Of the memory with the slots.
+    pub(super) slot_regions: Vec<Option<RegionId>>,
+    /// Bytes of slots.
+    pub(super) staging_bytes: u64,
+    /// Who takes turns with these slots, when they are shared.
+    pub(super) turn: Option<Vec<Rank>>,
     pub(super) chunk_bytes: u64,
     /// Whether ranks of the domain read this rank's tensors directly.
     readable: bool,
     pub(super) reservation: Reservation,
 }
 
-/// Chunk size that every rank's staging allows: (chunk bytes, staging that this transfer may take).
-pub(super) fn staging_share(agreement: &Agreement, hops: u32) -> Result<(u64, u64), ExecuteError> {
-    let (left, rank) = agreement.staging_left;
-    let slots = 2 * u64::from(hops.max(1)) + 2;
-    let needed = slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT);
-    if left < needed {
-        return Err(ExecuteError::Staging { rank, available: left, needed });
-    }
-    // A quarter of what is left keeps room for more transfers; none takes less than it needs.
-    let share = (left / 4).max(needed);
-    let chunk = (share / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, agreement.chunk.max(SMALLEST_CHUNK));
-    Ok((chunk, share))
+/// Chunk size that every rank's staging allows, and what this transfer may take of it.
+fn staging_share(agreement: &Agreement, routes: &Routes) -> Result<(u64, Allowance), ExecuteError> {
+    let slots = 2 * u64::from(routes.hops.max(1)) + 2;
+    let allowance = allowance(&routes.staging, slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT))?;
+    let largest = agreement.chunk.max(SMALLEST_CHUNK);
+    let chunk = (allowance.bytes / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, largest);
+    Ok((chunk, allowance))
 }
 
 /// How ranks reach each other under an agreement.
@@ -138,41 +145,46 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
 pub(super) fn prepare(
     group: &Group,
     plan: &Plan,
-    routed: &Routed,
+    flows: &[LocalFlow],
     local: &LocalTensors,
     agreement: &Agreement,
+    routes: &Routes,
 ) -> Result<Prepared, ExecuteError> {
-    let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.hop(node))).max();
-    let (chunk, share) = staging_share(agreement, hops.unwrap_or(0) as u32)?;
+    let (chunk, allowance) = staging_share(agreement, routes)?;
     let reach = reach(group, agreement, chunk);
-    let program = compile(plan, &routed.flows, &group.topology, &reach, group.rank);
+    let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
+    let program = compile(plan, flows, &group.topology, &reach, (group.rank, helped));
     let direct = direct_items(group, &program, plan, local)?;
     let packed = packed_pushes(&program, plan, local, &direct)?;
-    let slots = slots(&program, &direct, &packed, chunk, share);
+    let slots = slots(&program, &direct, &packed, chunk, allowance.bytes);
     let mut board = BoardLayout::new();
     let (available_words, release_words) = item_words(&program, &mut board);
     let mut invitations = invite(&program, &mut board, &direct, &available_words, &release_words);
-    let slots_offset = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
-    let staging = slots.bytes * u64::from(slots.send.end);
-    let segment = Arc::new(SharedMemory::create("crossmesh-transfer", slots_offset + staging)?);
-    group.server.publish(&segment);
-    if !group.staging.reserve(staging) {
-        group.server.withdraw(segment.id());
-        let available = group.staging.left();
-        return Err(ExecuteError::Staging { rank: group.rank, available, needed: staging });
-    }
+    let board_bytes = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
+    let staging_bytes = slots.bytes * u64::from(slots.send.end);
+    let memory = reserve(group, board_bytes, staging_bytes, allowance.is_shared)?;
     let (number, links) = {
         let mut engine = group.engine.lock();
         (engine.reserve_execution(), engine.links.len())
     };
     let mut prepared = Prepared {
         segment_regions: vec![None; links],
-        reservation: Reservation { group: group.clone(), number, segment, staging, regions: Vec::new() },
+        slot_regions: vec![None; links],
+        reservation: Reservation {
+            group: group.clone(),
+            number,
+            segment: memory.segment,
+            slots: memory.slots,
+            staging: memory.staging,
+            regions: Vec::new(),
+        },
+        staging_bytes,
+        turn: (allowance.is_shared && !flows.is_empty()).then(|| routes.participants.clone()),
         buffer_regions: HashMap::new(),
         invitations: BTreeMap::new(),
         program,
         slots,
-        slots_offset,
+        slots_offset: memory.slots_offset,
         direct,
         packed,
         available_words,
@@ -184,6 +196,31 @@ pub(super) fn prepare(
     prepared.fill(local, &mut invitations)?;
     prepared.invitations = invitations;
     Ok(prepared)
+}
+
+/// Board and slots of a transfer.
+struct Memory {
+    segment: Arc<SharedMemory>,
+    slots: Arc<SharedMemory>,
+    slots_offset: u64,
+    staging: u64,
+}
+
+/// Takes memory for a board and slots, which are behind the board or in the shared part.
+fn reserve(group: &Group, board: u64, staging: u64, is_shared: bool) -> Result<Memory, ExecuteError> {
+    if is_shared {
+        let slots = group.staging.shared(|memory| group.server.publish(memory))?;
+        let segment = Arc::new(SharedMemory::create("crossmesh-transfer", board)?);
+        group.server.publish(&segment);
+        return Ok(Memory { segment, slots, slots_offset: 0, staging: 0 });
+    }
+    let segment = Arc::new(SharedMemory::create("crossmesh-transfer", board + staging)?);
+    if !group.staging.reserve(staging) {
+        let available = group.staging.left();
+        return Err(ExecuteError::Staging { rank: group.rank, available, needed: staging });
+    }
+    group.server.publish(&segment);
+    Ok(Memory { slots: segment.clone(), segment, slots_offset: board, staging })
 }
 
 /// Items that are put straight into this rank's tensors.
@@ -346,11 +383,15 @@ impl Prepared {
             }
         }
         let mut engine = group.engine.lock();
-        let segment = self.reservation.segment.clone();
+        let (segment, slots) = (self.reservation.segment.clone(), self.reservation.slots.clone());
         for link in links {
             let rights = Rights::REMOTE_WRITE | Rights::LOCAL_READ;
             let region = self.reservation.register(&mut engine, link, Span::of_segment(&segment), rights)?;
             self.segment_regions[link] = Some(region);
+            self.slot_regions[link] = Some(match Arc::ptr_eq(&segment, &slots) {
+                true => region,
+                false => self.reservation.register(&mut engine, link, Span::of_segment(&slots), rights)?,
+            });
         }
         for ((link, address), (tensor, rights)) in wanted {
             let region = self.reservation.register(&mut engine, link, Span::of_buffer(&tensor.buffer), rights)?;
@@ -365,6 +406,7 @@ impl Prepared {
         let mut engine = group.engine.lock();
         for (&peer, invitation) in invitations {
             invitation.segment = Some(self.reservation.segment.id());
+            invitation.slots = Some(self.reservation.slots.id());
             invitation.slots_offset = self.slots_offset;
             invitation.slot_bytes = self.slots.bytes;
             if let Some(items) = self.program.reads.get(&peer) {
@@ -384,8 +426,9 @@ impl Prepared {
                 invitation.fed_destination = exports(group, local, Side::Destination, &tensors);
             }
             let link = group.link_to(peer);
-            if let Some(region) = self.segment_regions[link] {
+            if let (Some(region), Some(slots)) = (self.segment_regions[link], self.slot_regions[link]) {
                 invitation.region = Some(engine.links.get(link).export(region)?);
+                invitation.slots_region = Some(engine.links.get(link).export(slots)?);
             }
             if let Some(items) = self.program.arrivals.get(&peer) {
                 let count = items.len() as u32;

@@ -1,14 +1,13 @@
-//! This rank's share of the flows. In: flows, how ranks reach each other, chunk size. Out: items (a chunk of a
-//! flow at this rank) with where each comes from and goes to. Guarantee: pure; the k-th item that rank a pushes to
-//! (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order items by
-//! (chunk index, flow index).
+//! This rank's share of the flows. In: the flows that pass it, how ranks reach each other, chunk size. Out: items (a
+//! chunk of a flow at this rank) with where each comes from and goes to. Guarantee: pure; the k-th item that rank a
+//! pushes to (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order the flows that they
+//! share alike, and items by (chunk index, flow).
 
-use super::reach::{Reach, storage};
-use super::sums::adds;
+use super::reach::{Reach, Sides, storage};
 use crate::base::Rank;
 use crate::layout::Dtype;
 use crate::plan::{CellId, Plan, TensorSpec};
-use crate::route::{Flow, Gather, Piece};
+use crate::route::{Gather, LocalFlow, Piece};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -88,14 +87,14 @@ pub(super) struct Item {
     /// Whether this rank's destination tensors want it.
     pub(super) wants: bool,
     pub(super) incoming: Incoming,
-    /// Number of edges from the root.
+    /// Number of steps before it: from the root, or in adding up.
     pub(super) hop: u32,
     /// Pushes to children.
     pub(super) pushes: Range<u32>,
     /// Children that pull it.
     pub(super) readers: u32,
-    /// Ranks that want it and get it by way of this item's own copies, this rank among them.
-    pub(super) receivers: Range<u32>,
+    /// Whether values count that become infinite in its own copies.
+    pub(super) counted: bool,
     /// Items that it is the sum of.
     pub(super) terms: Range<u32>,
     /// The sum that it is a term of.
@@ -105,7 +104,6 @@ pub(super) struct Item {
 impl Item {
     /// An item that nobody is sent.
     pub(super) fn new(pieces: Range<u32>, form: Form, bytes: u64, storage: Storage, incoming: Incoming) -> Self {
-        let none = 0..0;
         Self {
             pieces,
             form,
@@ -114,21 +112,21 @@ impl Item {
             wants: false,
             incoming,
             hop: 0,
-            pushes: none.clone(),
+            pushes: 0..0,
             readers: 0,
-            receivers: none.clone(),
-            terms: none,
+            counted: false,
+            terms: 0..0,
             sum: None,
         }
     }
 }
 
 /// An item on its way to a child over a message link.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Push {
     pub(super) item: u32,
-    /// Ranks that want it and get it by way of this child.
-    pub(super) receivers: Range<u32>,
+    /// Whether values count that become infinite while it is packed.
+    pub(super) counted: bool,
 }
 
 /// This rank's share.
@@ -137,7 +135,6 @@ pub(super) struct Program {
     pub(super) items: Vec<Item>,
     pub(super) pieces: Vec<Piece>,
     pub(super) pushes: Vec<Push>,
-    receivers: Vec<Rank>,
     /// Items copied from own source to own destination.
     pub(super) own_copies: Vec<u32>,
     /// Items packed from own source tensors.
@@ -156,16 +153,96 @@ pub(super) struct Program {
     pub(super) arrivals: BTreeMap<Rank, Vec<u32>>,
     /// Pushes, by receiver.
     pub(super) sends: BTreeMap<Rank, Vec<u32>>,
-    /// Largest number of edges of any flow of the whole job, over all ranks.
+    /// Largest number of edges from a root to this rank.
     pub(super) hops: u32,
 }
 
-/// What edges of this rank follow from.
-pub(super) struct Edges<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) topology: &'a Topology,
-    pub(super) reach: &'a Reach,
-    pub(super) rank: Rank,
+/// What a rank has to do, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramSummary {
+    /// Chunks of flows at this rank.
+    pub chunks: usize,
+    /// Element ranges of cells that they consist of.
+    pub pieces: usize,
+    /// Chunks that it sends over message links.
+    pub pushes: usize,
+    /// Most edges between a root and this rank.
+    pub hops: u32,
+}
+
+/// Compiles the share of `rank` as it is where all memory is shared within a domain, with chunks of `chunk_bytes`; needs
+/// no other rank.
+pub fn program_summary(
+    plan: &Plan,
+    flows: &[LocalFlow],
+    topology: &Topology,
+    rank: Rank,
+    chunk_bytes: u64,
+) -> ProgramSummary {
+    let everywhere = vec![true; topology.size()];
+    let reach = Reach { readable: everywhere.clone(), shared: everywhere, cores: u32::MAX, mapped: true, chunk_bytes };
+    let program = compile(plan, flows, topology, &reach, (rank, true));
+    ProgramSummary {
+        chunks: program.items.len(),
+        pieces: program.pieces.len(),
+        pushes: program.pushes.len(),
+        hops: program.hops,
+    }
+}
+
+/// A flow that this rank takes part in.
+struct Share<'a> {
+    flow: &'a LocalFlow,
+    chunk: u64,
+    chunks: u64,
+    /// Whether the root packs.
+    packs: bool,
+    gather: Gather<'a>,
+}
+
+/// Compiles the share of `rank`.
+pub(super) fn compile(
+    plan: &Plan,
+    flows: &[LocalFlow],
+    topology: &Topology,
+    reach: &Reach,
+    (rank, helped): (Rank, bool),
+) -> Program {
+    let hops = flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0);
+    let mut program = Program { hops, helped, ..Program::default() };
+    let sides = Sides { topology, reach, rank };
+    let shares: Vec<Share<'_>> = flows
+        .iter()
+        .map(|flow| {
+            let packs = reach.packs(plan, topology, flow);
+            let chunk = if reach.is_staged(topology, flow, packs) {
+                reach.chunk_bytes / largest_ratio(plan, flow)
+            } else {
+                MAPPED_CHUNK
+            };
+            let gather = Gather::of_pieces(plan, &flow.pieces);
+            Share { flow, chunk, chunks: flow.bytes.div_ceil(chunk), packs, gather }
+        })
+        .collect();
+    let mut turn = 0;
+    let mut open: Vec<&Share<'_>> = shares.iter().collect();
+    while !open.is_empty() {
+        open.retain(|share| turn < share.chunks);
+        for share in &open {
+            program.add(plan, &sides, share, turn);
+        }
+        turn += 1;
+    }
+    program
+}
+
+/// How much larger than on the tree a flow's elements are where they are added up.
+fn largest_ratio(plan: &Plan, flow: &LocalFlow) -> u64 {
+    let ratio = |piece: &Piece| {
+        let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
+        tensor.held_dtype().bytes().div_ceil(tensor.wire_dtype().bytes())
+    };
+    if flow.sums.is_none() { 1 } else { flow.pieces.iter().map(ratio).max().unwrap_or(1) }
 }
 
 /// A chunk of a flow.
@@ -175,85 +252,12 @@ struct Chunk {
     bytes: u64,
     /// Items that the root adds up.
     terms: Range<u32>,
-}
-
-/// A flow that this rank takes part in.
-pub(super) struct Share<'a> {
-    pub(super) flow: &'a Flow,
-    /// This rank's node; `None` when it only adds to the sums.
-    node: Option<usize>,
-    chunk: u64,
-    chunks: u64,
-    /// Whether the root packs.
-    packs: bool,
-    gather: Gather<'a>,
-    /// Per node, which ranks at or below it want the flow; empty ranges where nothing is cast.
-    receivers: Vec<Range<u32>>,
-}
-
-/// How much larger than on the tree a flow's elements are where they are added up.
-fn largest_ratio(plan: &Plan, flow: &Flow) -> u64 {
-    let ratio = |piece: &Piece| {
-        let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
-        tensor.held_dtype().bytes().div_ceil(tensor.wire_dtype().bytes())
-    };
-    if flow.sums.is_none() { 1 } else { flow.pieces.iter().map(ratio).max().unwrap_or(1) }
-}
-
-impl Share<'_> {
-    /// Of those that want the flow, all but the root, and the root.
-    fn root_receivers(&self) -> (Range<u32>, Range<u32>) {
-        let Range { start, end } = self.receivers[0].clone();
-        let border = if self.flow.nodes[0].wants { end.saturating_sub(1).max(start) } else { end };
-        (start..border, border..end)
-    }
-}
-
-/// Compiles the share of `rank`.
-pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &Reach, rank: Rank) -> Program {
-    let mut program = Program {
-        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.hop(node))).max().unwrap_or(0) as u32,
-        helped: reach.helped(topology, flows, rank),
-        ..Program::default()
-    };
-    let casts = plan.manifest().tensors().iter().any(TensorSpec::is_cast);
-    let shares: Vec<Share<'_>> = flows
-        .iter()
-        .filter_map(|flow| {
-            let node = flow.nodes.iter().position(|node| node.rank == rank);
-            node.or_else(|| flow.sums.as_ref().filter(|sums| adds(sums, rank)).map(|_| 0))?;
-            let packs = reach.packs(plan, topology, flow);
-            let chunk = if reach.is_staged(plan, topology, flow) {
-                reach.chunk_bytes / largest_ratio(plan, flow)
-            } else {
-                MAPPED_CHUNK
-            };
-            let receivers = if casts { program.receivers_by_node(flow) } else { vec![0..0; flow.nodes.len()] };
-            Some(Share {
-                flow,
-                node,
-                receivers,
-                chunk,
-                chunks: flow.bytes.div_ceil(chunk),
-                packs,
-                gather: Gather::of_flow(plan, flow),
-            })
-        })
-        .collect();
-    let mut turn = 0;
-    let mut open: Vec<&Share<'_>> = shares.iter().collect();
-    while !open.is_empty() {
-        open.retain(|share| turn < share.chunks);
-        for share in &open {
-            program.add(plan, topology, reach, share, (turn, rank));
-        }
-        turn += 1;
-    }
-    program
+    /// Lowest rank that wants it: values that become infinite count on the way there.
+    lowest: Option<Rank>,
 }
 
 impl Program {
-    fn add(&mut self, plan: &Plan, topology: &Topology, reach: &Reach, share: &Share<'_>, (turn, rank): (u64, Rank)) {
+    fn add(&mut self, plan: &Plan, sides: &Sides<'_>, share: &Share<'_>, turn: u64) {
         let (from, to) = (share.gather.border(turn * share.chunk), share.gather.border((turn + 1) * share.chunk));
         if from == to {
             return;
@@ -261,72 +265,72 @@ impl Program {
         let first = self.pieces.len() as u32;
         self.pieces.extend(share.gather.pieces(from, to));
         let pieces = first..self.pieces.len() as u32;
-        let edges = Edges { plan, topology, reach, rank };
-        let terms = share.flow.sums.as_ref().map_or(0..0, |sums| self.add_sums(&edges, sums, &pieces));
-        if let Some(number) = share.node {
-            self.add_node(&edges, share, number, Chunk { pieces, bytes: to - from, terms });
+        let terms = share.flow.sums.as_ref().map_or(0..0, |sums| self.add_sums(plan, sides, sums, &pieces));
+        let cell = self.pieces[first as usize].cell;
+        let class = &plan.classes()[plan.cell(cell).class.0 as usize];
+        // All pieces of a flow are of one class.
+        let lowest = class.wanters.first().copied();
+        if share.flow.path.root() == sides.rank || share.flow.place.parent.is_some() {
+            self.add_node(sides, share, Chunk { pieces, bytes: to - from, terms, lowest });
         }
     }
 
-    /// What this rank does as node `number` of the tree.
-    fn add_node(&mut self, edges: &Edges<'_>, share: &Share<'_>, number: usize, chunk: Chunk) {
-        let (topology, reach) = (edges.topology, edges.reach);
-        let (flow, node) = (share.flow, share.flow.nodes[number]);
-        let Chunk { pieces, bytes, terms } = chunk;
-        let holds = node.parent.is_none() && flow.sums.is_none();
-        if holds && node.wants {
+    /// What this rank does on the tree.
+    fn add_node(&mut self, sides: &Sides<'_>, share: &Share<'_>, chunk: Chunk) {
+        let (path, place) = (&share.flow.path, &share.flow.place);
+        let Chunk { pieces, bytes, terms, lowest } = chunk;
+        let holds = place.parent.is_none() && share.flow.sums.is_none();
+        if holds && place.wants {
             let (own, stored) = (Incoming::OwnCopy, Storage::Destination);
             self.own_copies.push(self.items.len() as u32);
-            let item = Item::new(pieces.clone(), Form::Wire, bytes, stored, own);
-            self.items.push(Item { wants: true, receivers: share.root_receivers().1, ..item });
+            let counted = lowest == Some(sides.rank);
+            self.items.push(Item { wants: true, counted, ..Item::new(pieces.clone(), Form::Wire, bytes, stored, own) });
         }
-        if holds && flow.nodes.len() == 1 {
+        if holds && place.children.is_empty() {
             return;
         }
+        let reaches = |child: Rank| lowest.is_some_and(|lowest| path.reaches(child, lowest));
         let item = self.items.len() as u32;
-        let incoming = self.incoming(edges, share, number, item);
-        let stored = storage(flow, number, share.packs);
+        let incoming = self.incoming(sides, share, item);
+        let stored = sides.stored(place, share.packs || share.flow.sums.is_some());
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
-        for (number, child) in flow.children(number) {
-            if reach.feeds(topology, flow, number) {
+        for child in &place.children {
+            if sides.feeds(share.flow, child) {
                 self.feeds.entry(child.rank).or_default().push(item);
             } else {
-                readers += self.send(edges, item, stored, child.rank, share.receivers[number].clone());
+                readers += self.send(sides, item, stored, child.rank, holds && reaches(child.rank));
             }
         }
+        let counted = match place.parent {
+            None => lowest != Some(sides.rank),
+            Some(parent) => parent.is_root && reaches(sides.rank),
+        };
         self.items.push(Item {
-            wants: node.wants,
-            hop: flow.hop(number) as u32,
+            wants: place.wants,
+            hop: place.hop,
             pushes: first_push..self.pushes.len() as u32,
             readers,
-            receivers: if number == 0 { share.root_receivers().0 } else { share.receivers[number].clone() },
+            counted,
             terms,
             ..Item::new(pieces, Form::Wire, bytes, stored, incoming)
         });
     }
 
     /// Lets `to` read an item where it is stored here, or sends it there; the readers that this adds.
-    pub(super) fn send(
-        &mut self,
-        edges: &Edges<'_>,
-        item: u32,
-        stored: Storage,
-        to: Rank,
-        receivers: Range<u32>,
-    ) -> u32 {
-        if edges.reach.pulls(edges.topology, edges.rank, stored, to) {
+    pub(super) fn send(&mut self, sides: &Sides<'_>, item: u32, stored: Storage, to: Rank, counted: bool) -> u32 {
+        if sides.reach.pulls(sides.topology, sides.rank, stored, to) {
             self.reads.entry(to).or_default().push(item);
             return 1;
         }
         self.sends.entry(to).or_default().push(self.pushes.len() as u32);
-        self.pushes.push(Push { item, receivers });
+        self.pushes.push(Push { item, counted });
         0
     }
 
     /// How an item comes from where `from` stores it.
-    pub(super) fn receive(&mut self, edges: &Edges<'_>, item: u32, stored: Storage, from: Rank) -> Incoming {
-        if edges.reach.pulls(edges.topology, from, stored, edges.rank) {
+    pub(super) fn receive(&mut self, sides: &Sides<'_>, item: u32, stored: Storage, from: Rank) -> Incoming {
+        if sides.reach.pulls(sides.topology, from, stored, sides.rank) {
             self.pulls.entry(from).or_default().push(item);
             Incoming::Pull { from, stored }
         } else {
@@ -335,47 +339,24 @@ impl Program {
         }
     }
 
-    fn incoming(&mut self, edges: &Edges<'_>, share: &Share<'_>, number: usize, item: u32) -> Incoming {
-        let node = share.flow.nodes[number];
-        if node.parent.is_none() && share.flow.sums.is_some() {
-            return Incoming::Sum;
-        }
-        let Some(parent) = node.parent else {
+    fn incoming(&mut self, sides: &Sides<'_>, share: &Share<'_>, item: u32) -> Incoming {
+        let Some(parent) = share.flow.place.parent else {
+            if share.flow.sums.is_some() {
+                return Incoming::Sum;
+            }
             if share.packs {
                 self.packs.push(item);
                 return Incoming::Pack;
             }
             return Incoming::Held;
         };
-        let from = share.flow.nodes[parent as usize].rank;
-        if edges.reach.feeds(edges.topology, share.flow, number) {
+        let from = parent.rank;
+        if sides.is_fed(share.flow) {
             self.fed.entry(from).or_default().push(item);
             return Incoming::Fed { from };
         }
-        self.receive(edges, item, storage(share.flow, parent as usize, share.packs), from)
-    }
-
-    /// Notes which ranks at or below each node want a flow; the root itself stands behind all others.
-    fn receivers_by_node(&mut self, flow: &Flow) -> Vec<Range<u32>> {
-        let mut below: Vec<Vec<Rank>> = vec![Vec::new(); flow.nodes.len()];
-        for (number, node) in flow.nodes.iter().enumerate().rev() {
-            below[number].extend(node.wants.then_some(node.rank));
-            if let Some(parent) = node.parent {
-                let ranks = below[number].clone();
-                below[parent as usize].extend(ranks);
-            }
-        }
-        let note = |ranks: Vec<Rank>| {
-            let first = self.receivers.len() as u32;
-            self.receivers.extend(ranks);
-            first..self.receivers.len() as u32
-        };
-        below.into_iter().map(note).collect()
-    }
-
-    /// Ranks of a range.
-    pub(super) fn receivers(&self, range: &Range<u32>) -> &[Rank] {
-        &self.receivers[range.start as usize..range.end as usize]
+        let stored = storage(parent.is_root, parent.wants, share.packs || parent.adds);
+        self.receive(sides, item, stored, from)
     }
 
     /// Type of a packed item's elements of a tensor.

@@ -19,6 +19,7 @@ pub mod model;
 pub mod parallel;
 mod placement;
 pub mod positions;
+mod value;
 mod view;
 
 pub use axis_map::{AxisMap, Interval, Location, Part, Segment};

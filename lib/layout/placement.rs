@@ -145,6 +145,28 @@ impl Split {
         };
         Interval { lo: whole.lo + lo, hi: whole.lo + hi }
     }
+
+    /// Shards of `whole` that hold any index of `part`, ascending.
+    pub(crate) fn meeting(&self, whole: Interval, part: Interval, count: u32) -> impl Iterator<Item = u32> + '_ {
+        // Shards are in order: those below end at or before the first index, those above begin at or after the last.
+        let first = first_where(count, |index| self.part(whole, index, count).hi > part.lo);
+        (first..count)
+            .map(move |index| (index, self.part(whole, index, count)))
+            .take_while(move |(_, shard)| shard.lo < part.hi)
+            .filter(|(_, shard)| !shard.is_empty())
+            .map(|(index, _)| index)
+            .filter(move |_| !part.is_empty())
+    }
+}
+
+/// The first index below `count` for which a predicate holds that holds for all after it; `count` when none does.
+fn first_where(count: u32, holds: impl Fn(u32) -> bool) -> u32 {
+    let (mut lo, mut hi) = (0, count);
+    while lo < hi {
+        let middle = lo + (hi - lo) / 2;
+        if holds(middle) { hi = middle } else { lo = middle + 1 }
+    }
+    lo
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod cell;
 mod compile;
 pub mod digest;
 mod error;
+mod family;
 mod manifest;
 mod model;
 #[cfg(test)]

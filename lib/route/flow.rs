@@ -1,9 +1,12 @@
 //! The unit of execution. In: nothing. Out: plain data. Guarantee: node 0 is the root and a parent stands before
 //! its children.
 
+use super::path::{Path, Place};
 use crate::base::Rank;
-use crate::plan::{CellClass, CellId, Plan};
+use crate::layout::Dtype;
+use crate::plan::{CellClass, CellId, Plan, TensorSpec};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Elements `start..end` of a cell, counted row-major inside its box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +44,7 @@ pub struct DomainSum {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sums {
     /// Sums in the order in which the root adds them: its own domain's first, then one from each other domain.
-    pub domains: Vec<DomainSum>,
+    pub domains: Arc<[DomainSum]>,
     /// Bytes of one rank's terms.
     pub term_bytes: u64,
     /// Bytes of a sum.
@@ -62,6 +65,22 @@ pub struct Flow {
 }
 
 impl Sums {
+    /// The sums of a way for what travels on it; `None` where the root's tensors hold it.
+    pub(super) fn of(plan: &Plan, pieces: &[Piece], path: &Path) -> Option<Self> {
+        let bytes = |dtype: fn(&TensorSpec) -> Dtype| {
+            let of = |piece: &Piece| {
+                let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
+                (piece.end - piece.start) * dtype(tensor).bytes()
+            };
+            pieces.iter().map(of).sum()
+        };
+        path.sums().map(|domains| Self {
+            domains: domains.clone(),
+            term_bytes: bytes(|tensor| tensor.source.dtype()),
+            sum_bytes: bytes(TensorSpec::held_dtype),
+        })
+    }
+
     /// Edges from one rank to another before the root can send, as (from, to, bytes).
     pub fn edges(&self) -> impl Iterator<Item = (Rank, Rank, u64)> + '_ {
         let root = self.domains[0].reducer;
@@ -74,11 +93,6 @@ impl Sums {
             (domain.reducer, root, bytes)
         });
         terms.chain(sums)
-    }
-
-    /// Stages before the tree: terms and the root's sum; with other domains, their sums' way to the root between them.
-    pub(crate) fn stages(&self) -> usize {
-        if self.domains.len() == 1 { 1 } else { 3 }
     }
 }
 
@@ -101,15 +115,25 @@ impl Flow {
         depth
     }
 
-    /// Number of steps from the first rank that holds a part of it to a node.
-    pub fn hop(&self, node: usize) -> usize {
-        self.sums.as_ref().map_or(0, Sums::stages) + self.depth(node)
-    }
-
     /// Children of a node.
     pub fn children(&self, node: usize) -> impl Iterator<Item = (usize, &Node)> {
         self.nodes.iter().enumerate().filter(move |(_, child)| child.parent == Some(node as u32))
     }
+}
+
+/// A flow as one of its ranks sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalFlow {
+    /// Its way.
+    pub path: Path,
+    /// Where the rank stands on it.
+    pub place: Place,
+    /// What travels, in order.
+    pub pieces: Vec<Piece>,
+    /// Its bytes on the tree.
+    pub bytes: u64,
+    /// Where the root adds up what it sends; `None` where its source tensors hold it.
+    pub sums: Option<Sums>,
 }
 
 /// Pieces in order and the byte at which each begins, for cutting their concatenation by bytes: a class into flows, a
@@ -127,9 +151,9 @@ impl<'a> Gather<'a> {
         Self::new(plan, class.cells.iter().map(whole).collect::<Vec<_>>().into())
     }
 
-    /// The pieces of a flow.
-    pub(crate) fn of_flow(plan: &'a Plan, flow: &'a Flow) -> Self {
-        Self::new(plan, flow.pieces.as_slice().into())
+    /// Pieces as they stand.
+    pub(crate) fn of_pieces(plan: &'a Plan, pieces: &'a [Piece]) -> Self {
+        Self::new(plan, pieces.into())
     }
 
     fn new(plan: &'a Plan, pieces: Cow<'a, [Piece]>) -> Self {

@@ -4,21 +4,39 @@
 //! gather list over the whole manifest. Guarantee: pure and deterministic; in the hierarchical route every byte
 //! enters a destination domain once; `check` proves that every wanted byte with a source is written exactly once.
 
+mod balance;
+mod bound;
 mod check;
+mod choose;
 mod cost;
+mod equations;
+mod explain;
+mod file;
 mod flow;
 mod leaders;
+mod least;
+mod maximum;
 mod options;
 mod order;
 mod partial;
+mod path;
 mod routes;
+mod simulate;
 mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckError, Coverage, check};
-pub use cost::{Traffic, traffic};
+pub use bound::{NicBound, nic_bound};
+pub use check::{CheckError, Coverage, Gap, check, check_for, gaps};
+pub use choose::{RouteCost, cheapest, choose, name, reason};
+pub use cost::{Bound, Duplex, LinkBytes, RankTraffic, Traffic, traffic, traffic_of};
+pub use equations::Equations;
+pub use explain::{Exchanged, Explanation, explain};
+pub use file::{PlanFileError, SavedPlan};
 pub(crate) use flow::Gather;
-pub use flow::{DomainSum, Flow, Node, Piece, Sums};
+pub use flow::{DomainSum, Flow, LocalFlow, Node, Piece, Sums};
+pub use least::{LeastLoad, least_load};
 pub use options::{Injection, RouteKind, RouteOptions};
-pub use routes::{Routed, route};
+pub use path::{Neighbour, Path, Place};
+pub use routes::{Routed, plan_for, route, route_for};
+pub use simulate::{Simulated, simulate};

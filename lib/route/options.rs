@@ -40,6 +40,14 @@ pub struct RouteOptions {
 }
 
 impl RouteOptions {
+    /// Every route that differs from the others, in order of preference: injection counts for the hierarchical one.
+    pub const ALL: [Self; 4] = [
+        Self { kind: RouteKind::Hierarchical, injection: Injection::Striped },
+        Self { kind: RouteKind::Hierarchical, injection: Injection::Single },
+        Self { kind: RouteKind::Flat, injection: Injection::Single },
+        Self { kind: RouteKind::GatherBroadcast, injection: Injection::Single },
+    ];
+
     /// The same with `CROSSMESH_ROUTE` and `CROSSMESH_INJECTION` in force where set.
     pub fn with_environment(self) -> Result<Self, EnvError> {
         Ok(Self {

@@ -5,6 +5,8 @@ mod balance;
 mod cases;
 mod cells;
 mod digests;
+mod files;
+mod level;
 pub(crate) mod oracle;
 mod paper;
 mod partial;
@@ -12,6 +14,7 @@ mod proofs;
 pub(crate) mod random;
 mod routes;
 mod scale;
+mod slices;
 
 use crossmesh::base::Rank;
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement};

@@ -203,7 +203,7 @@ fn map(choices: &mut Choices, extent: u64, coordinate: u32, count: u32) -> AxisM
     AxisMap::of_parts(pieces).expect("few indices")
 }
 
-fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
+pub(super) fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
     let mut left = part;
     let mut sizes: Vec<u64> = (1..count)
         .map(|_| {

@@ -7,6 +7,7 @@ mod bad_arguments;
 mod bad_models;
 mod casts;
 mod faults;
+mod fused;
 mod job;
 mod model;
 mod options;

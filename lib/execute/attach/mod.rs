@@ -33,6 +33,8 @@ struct Attach<'a> {
     prepared: &'a Prepared,
     theirs: Theirs<'a>,
     spans: Vec<Span>,
+    /// Memory with this rank's slots.
+    slots_span: u32,
     buffer_spans: HashMap<u64, u32>,
     copies: Copies,
     puts: Vec<PutOp>,
@@ -119,8 +121,8 @@ pub(super) fn attach(
         spans: attach.spans,
         peers,
         segment,
-        segment_span: 0,
-        segment_regions: prepared.segment_regions.clone(),
+        slots_span: attach.slots_span,
+        slot_regions: prepared.slot_regions.clone(),
         slots_offset: prepared.slots_offset,
         slot_bytes: prepared.slots.bytes,
         send_slots: prepared.slots.send.clone(),
@@ -225,7 +227,8 @@ impl<'a> Attach<'a> {
                 helped: BTreeSet::new(),
                 maps: BTreeMap::new(),
             },
-            spans: vec![Span::of_segment(segment)],
+            spans: vec![Span::of_segment(segment), Span::of_segment(&prepared.reservation.slots)],
+            slots_span: 1,
             buffer_spans: HashMap::new(),
             copies: Copies::default(),
             puts: Vec::new(),
@@ -245,12 +248,16 @@ impl<'a> Attach<'a> {
         let pulls = program.pulls.get(&rank).cloned().unwrap_or_default();
         invitation.check(rank, pulls.len(), program.sends.get(&rank).map_or(0, Vec::len))?;
         let mut segment = None;
-        let mut segment_span = None;
+        let mut slots_span = None;
         let maps = !pulls.is_empty() || program.feeds.contains_key(&rank) || program.fed.contains_key(&rank);
         if let (true, Some(id)) = (maps, invitation.segment) {
             let opened = group.segments.open(&peering.server, id, deadline)?;
-            segment_span = Some(self.spans.len() as u32);
-            self.spans.push(Span::of_segment(&opened));
+            let slots = match invitation.slots.filter(|&slots| slots != id) {
+                Some(slots) => group.segments.open(&peering.server, slots, deadline)?,
+                None => opened.clone(),
+            };
+            slots_span = Some(self.spans.len() as u32);
+            self.spans.push(Span::of_segment(&slots));
             segment = Some(opened);
         }
         let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);
@@ -266,10 +273,11 @@ impl<'a> Attach<'a> {
             link: linked.then(|| group.link_to(rank)),
             bell,
             segment,
-            segment_span,
+            slots_span,
             slots_offset: invitation.slots_offset,
             slot_bytes: invitation.slot_bytes,
             region: invitation.region,
+            slots_region: invitation.slots_region,
             process: ProcessMemory { pid: peering.pid },
             pulls,
             pull_words: invitation.available_words.clone(),
@@ -363,7 +371,6 @@ impl<'a> Attach<'a> {
     fn item_copies(&mut self, number: u32) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
         let item = &prepared.program.items[number as usize];
-        let receivers = prepared.program.receivers(&item.receivers);
         let mut packed = 0;
         let mut summed = 0;
         for piece in prepared.program.item_pieces(number) {
@@ -403,9 +410,7 @@ impl<'a> Attach<'a> {
             };
             let source = (source, source_place);
             let first = item.sum.is_none_or(|sum| prepared.program.items[sum as usize].terms.start == number);
-            for (destination, replaced) in
-                destinations.into_iter().zip(Onto::places(plan.counts_for(piece.cell, receivers)))
-            {
+            for (destination, replaced) in destinations.into_iter().zip(Onto::places(item.counted)) {
                 let onto = if first { replaced } else { Onto::Added };
                 self.copies.add(plan, piece, &source, &(destination, destination_place), onto)?;
             }

@@ -101,8 +101,7 @@ impl Attach<'_> {
     /// Copies that pack what is pushed into a send slot.
     fn pack(&mut self, push: u32, side: Side) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
-        let Push { item, ref receivers } = prepared.program.pushes[push as usize];
-        let receivers = prepared.program.receivers(receivers);
+        let Push { item, counted } = prepared.program.pushes[push as usize];
         let mut packed = 0;
         for piece in prepared.program.item_pieces(item) {
             let tensor = piece.cell.tensor;
@@ -112,7 +111,6 @@ impl Attach<'_> {
             };
             let dtype = prepared.program.dtype(plan, item, tensor);
             let slot = (End::Packed { offset: packed, dtype }, Place::SendSlot);
-            let counted = plan.counts_for(piece.cell, receivers);
             self.copies.add(plan, piece, &(source, place), &slot, Onto::Replaced { counted })?;
             packed += (piece.end - piece.start) * dtype.bytes();
         }

@@ -49,7 +49,7 @@ impl Execution {
     fn resolve(&self, place: Place, slot: Option<u32>, peer_slot: Option<u32>, send_slot: Option<u32>) -> (usize, u64) {
         let own = |slot: Option<u32>| {
             let slot = u64::from(slot.unwrap_or(0));
-            (self.bound.segment_span as usize, self.bound.slots_offset + slot * self.bound.slot_bytes)
+            (self.bound.slots_span as usize, self.bound.slots_offset + slot * self.bound.slot_bytes)
         };
         match place {
             Place::Span(span) => (span as usize, 0),
@@ -59,7 +59,7 @@ impl Execution {
             Place::PeerSlot(peer) => {
                 let peer = &self.bound.peers[peer as usize];
                 let slot = u64::from(peer_slot.unwrap_or(0));
-                (peer.segment_span.unwrap_or(0) as usize, peer.slots_offset + slot * peer.slot_bytes)
+                (peer.slots_span.unwrap_or(0) as usize, peer.slots_offset + slot * peer.slot_bytes)
             }
             Place::Process { .. } => (0, 0),
         }

@@ -7,12 +7,14 @@ mod coalesce;
 mod convert;
 mod cut;
 mod kernel;
+mod scatter;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
 pub use convert::{Cast, Operation, Sum};
 pub use kernel::{Store, fence};
+pub use scatter::{Copied, Scatter};
 
 use super::process::{self, ProcessMemory};
 use super::{MemoryError, Span};
