@@ -1,6 +1,6 @@
 //! Sources of terms: what crosses, how work is shared, and a proof that finds every term that is lost or counted twice.
 
-use super::random::{Choices, layout as random_layout};
+use super::random::{Case, Choices, layout as random_layout};
 use super::{all_options, layout, options, plan};
 use crossmesh::base::Rank;
 use crossmesh::layout::{Dtype, Layout, Placement, Reduction};
@@ -47,7 +47,7 @@ fn one_sum_of_each_domain_crosses() {
 }
 
 /// A random manifest whose sources hold terms along most axes that would replicate.
-fn case(bytes: Vec<u8>) -> (Plan, Topology) {
+pub(super) fn case(bytes: Vec<u8>) -> Case {
     let choices = &mut Choices::new(bytes);
     let size = 2 + choices.below(8);
     let domain_count = 1 + choices.below(4);
@@ -68,7 +68,7 @@ fn case(bytes: Vec<u8>) -> (Plan, Topology) {
         let transform = if from == to { Transform::None } else { Transform::Cast };
         manifest.push_with(format!("t{index}"), Arc::new(source), destination, transform).expect("a good tensor");
     }
-    (Plan::compile(Arc::new(manifest), size).expect("a good manifest"), Topology::from_domains(&domains))
+    Case { manifest: Arc::new(manifest), topology: Topology::from_domains(&domains) }
 }
 
 /// Coordinates along the partial axes of a rank's slot.
@@ -142,7 +142,8 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..160),
         pick in any::<prop::sample::Index>(),
     ) {
-        let (plan, topology) = case(bytes);
+        let Case { manifest, topology } = case(bytes);
+        let plan = Plan::compile(manifest, topology.size()).expect("a good manifest");
         for options in all_options() {
             let flows = route(&plan, &topology, options).flows;
             let proof = check(&plan, &flows);
