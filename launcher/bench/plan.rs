@@ -12,9 +12,9 @@ use crossmesh::layout::model::Model;
 use crossmesh::layout::parallel::{ParallelSpec, Rules};
 use crossmesh::plan::{Manifest, ModelSide, Plan, model_manifest};
 use crossmesh::route::{
-    Coverage, LeastLoad, RouteOptions, check, check_for, least_load, plan_for, route, route_for, traffic,
+    Coverage, Injection, RouteOptions, check, check_for, nic_bound, plan_for, route, route_for, traffic,
 };
-use crossmesh::topology::Topology;
+use crossmesh::topology::{LinkRate, Machine, Topology};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::Serialize;
@@ -131,7 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, BenchError> {
         Some(rank) if rank < job.ranks => results.plan_one(&job, Rank(rank))?,
         Some(rank) => {
             let allowed = format!("must be below the {} ranks of both sides", job.ranks);
-            return Err(BenchError::Option { option: "rank".into(), value: rank.to_string(), allowed });
+            return Err(BenchError::Option { option: "rank", value: rank.to_string(), allowed });
         }
         None => results.plan_all(&job)?,
     }
@@ -215,8 +215,10 @@ impl Results {
             return Err(BenchError::Wrong(format!("ranks receive {sum} bytes and the plan of all delivers {all}")));
         }
         self.busiest_nic_bytes = Some(traffic(&flows, &job.topology).busiest_nic());
-        let least: LeastLoad = least_load(&plan, &job.topology);
-        self.bound_bytes = Some(least.busiest_nic());
+        // Every rank has a card of the same rate, whatever it is.
+        let (network, inside) = (LinkRate::network(1 << 30), LinkRate::nvlink(1 << 30));
+        let machine = Machine::one_nic_each("bench", job.topology.clone(), network, inside);
+        self.bound_bytes = Some(nic_bound(&plan, &machine, Injection::Striped).bytes);
         Ok(())
     }
 

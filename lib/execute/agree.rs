@@ -27,6 +27,9 @@ struct Hello {
     cores: u32,
 }
 
+/// Options and facts that all ranks must share, in the order in which they are compared.
+pub(super) const OPTIONS: [&str; 4] = ["route", "injection", "mapped memory (CROSSMESH_MAPPED)", "domains"];
+
 /// What ranks decided together.
 #[derive(Debug, Clone)]
 pub(super) struct Agreement {
@@ -57,12 +60,12 @@ pub(super) fn chain(error: &dyn Error) -> String {
 pub(super) fn agree(
     group: &Group,
     manifest: &Manifest,
-    (options, chunk): (&str, u64),
+    (options, chunk): (&[String], u64),
     settings: Result<(), ExecuteError>,
     local: Result<LocalTensors, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(LocalTensors, Agreement), ExecuteError> {
-    let digest = ManifestDigest::new(manifest, options.as_bytes());
+    let digest = ManifestDigest::new(manifest, options.join("\n").as_bytes());
     let hello = Hello {
         root: digest.root,
         context: digest.context,
@@ -142,25 +145,29 @@ fn difference(
     group: &Group,
     manifest: &Manifest,
     digest: &ManifestDigest,
-    options: &str,
+    options: &[String],
     (first, other): (Rank, Rank),
     contexts_differ: bool,
     deadline: Deadline,
 ) -> Result<ExecuteError, ExecuteError> {
+    let concerned = first == group.rank || other == group.rank;
     if contexts_differ {
-        let values: Vec<String> = gather(group, &options, deadline)?;
-        return Ok(ExecuteError::OptionsDiffer {
-            first,
-            other,
-            what: "options or topology",
-            first_value: values[first.index()].clone(),
-            other_value: values[other.index()].clone(),
-        });
+        let values: Vec<Vec<String>> = gather(group, if concerned { options } else { &[] }, deadline)?;
+        let (reference, differing) = (&values[first.index()], &values[other.index()]);
+        let field = (0..OPTIONS.len()).find(|&field| reference.get(field) != differing.get(field));
+        // Equal options in unequal hashes are another version's.
+        let (what, value) = match field {
+            Some(field) => (OPTIONS[field], [reference, differing].map(|values| values.get(field).cloned())),
+            None => ("version", [None, None]),
+        };
+        let [first_value, other_value] = value.map(|value| value.unwrap_or_else(|| "not stated".into()));
+        return Ok(ExecuteError::OptionsDiffer { first, other, what, first_value, other_value });
     }
     // Eight bytes of a leaf tell tensors apart well enough to find the first that differs.
     let leaves: Vec<u64> =
         digest.leaves.iter().map(|leaf| leaf.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
-    let all: Vec<Vec<u64>> = gather(group, &leaves, deadline)?;
+    // Only the two that are compared: all leaves of all ranks would be as many as the job has shards.
+    let all: Vec<Vec<u64>> = gather(group, if concerned { &leaves[..] } else { &[] }, deadline)?;
     let (reference, differing) = (&all[first.index()], &all[other.index()]);
     let shorter = reference.len().min(differing.len());
     let tensor = (0..shorter).find(|&index| reference[index] != differing[index]).unwrap_or(shorter);
@@ -188,7 +195,7 @@ fn difference(
 }
 
 /// Everybody's value.
-pub(super) fn gather<T: Serialize, R: for<'a> Deserialize<'a>>(
+pub(super) fn gather<T: Serialize + ?Sized, R: for<'a> Deserialize<'a>>(
     group: &Group,
     mine: &T,
     deadline: Deadline,

@@ -21,6 +21,7 @@ mod exchange;
 mod execution;
 mod group;
 mod hop;
+mod links;
 mod overlap;
 mod planned;
 mod prepare;

@@ -228,17 +228,17 @@ fn settings(route: RouteOptions) -> Result<(RouteOptions, u64), ExecuteError> {
     Ok((route.with_environment()?, env::byte_count(env::CHUNK)?.unwrap_or(CHUNK)))
 }
 
-/// The options and places that all ranks must share, as text.
-fn canonical_options(group: &Group, options: RouteOptions) -> String {
-    let domains: Vec<String> =
-        (0..group.size()).map(|rank| group.topology.domain(Rank(rank as u32)).to_string()).collect();
-    format!(
-        "route {}, injection {}, mapped {:?}, domains {}",
-        options.kind,
-        options.injection,
-        group.mapped,
-        domains.join(",")
-    )
+/// The values of [`OPTIONS`](super::agree::OPTIONS).
+fn canonical_options(group: &Group, options: RouteOptions) -> [String; 4] {
+    let domains: Vec<u32> = (0..group.size()).map(|rank| group.topology.domain(Rank(rank as u32)).0).collect();
+    // Neighbours of one domain in one word: this text may be about very many ranks.
+    let word = |ranks: &[u32]| match ranks.len() {
+        1 => ranks[0].to_string(),
+        count => format!("{}*{count}", ranks[0]),
+    };
+    let domains: Vec<String> = domains.chunk_by(|left, right| left == right).map(word).collect();
+    let mapped = format!("{:?}", group.mapped).to_lowercase();
+    [options.kind.to_string(), options.injection.to_string(), mapped, domains.join(" ")]
 }
 
 /// Connects to every peer that a message link joins; other transfers of this process progress in between.

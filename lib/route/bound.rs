@@ -4,10 +4,11 @@
 //! a holder, every further time through a card of a holder or of another domain's wanter.
 
 use super::Injection;
+use super::maximum::Network;
 use crate::base::Rank;
 use crate::plan::{CellClass, Plan};
 use crate::topology::Machine;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// The least that the most loaded card carries in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -89,93 +90,31 @@ fn least_time(demands: &Demands, machine: &Machine) -> Time {
             return time;
         }
         time = next;
-        // Whole bytes for every card, rounded up: a demand that does not fit even so shows a longer time.
-        let capacity = |nic: u32| ceil_of(time.0, rate(nic) as u64, time.1);
-        let left = Network::new(&listed, &cards, capacity).unserved();
+        let left = unserved(&listed, &cards, time, rate);
         listed = left.into_iter().map(|index| listed[index]).collect();
     }
 }
 
-/// Source, demands, cards, sink; edges in pairs with their reverse.
-struct Network {
-    demands: usize,
-    edges: Vec<(u32, u64)>,
-    from: Vec<Vec<u32>>,
-}
-
-const SOURCE: usize = 0;
-const SINK: usize = 1;
-
-impl Network {
-    fn new(demands: &[(&[u32], u64)], cards: &[u32], capacity: impl Fn(u32) -> u64) -> Self {
-        let nodes = 2 + demands.len() + cards.len();
-        let mut network = Self { demands: demands.len(), edges: Vec::new(), from: vec![Vec::new(); nodes] };
-        let card = |nic: &u32| 2 + demands.len() + cards.partition_point(|other| other < nic);
-        for (index, (candidates, bytes)) in demands.iter().enumerate() {
-            network.join(SOURCE, 2 + index, *bytes);
-            candidates.iter().for_each(|nic| network.join(2 + index, card(nic), *bytes));
-        }
-        cards.iter().for_each(|nic| network.join(card(nic), SINK, capacity(*nic)));
-        network
+/// The demands on the source's side of the minimum cut when every card carries for `time`; all in bytes times its
+/// divisor, so that nothing is rounded.
+fn unserved(demands: &[(&[u32], u64)], cards: &[u32], time: Time, rate: impl Fn(u32) -> u128) -> Vec<usize> {
+    const SOURCE: usize = 0;
+    const SINK: usize = 1;
+    let mut network = Network::new(2 + demands.len() + cards.len());
+    let card = |nic: u32| 2 + demands.len() + cards.partition_point(|&other| other < nic);
+    for (index, (candidates, bytes)) in demands.iter().enumerate() {
+        let wanted = u128::from(*bytes) * time.1;
+        network.join(SOURCE, 2 + index, wanted);
+        candidates.iter().for_each(|&nic| {
+            network.join(2 + index, card(nic), wanted);
+        });
     }
-
-    fn join(&mut self, from: usize, to: usize, capacity: u64) {
-        self.from[from].push(self.edges.len() as u32);
-        self.edges.push((to as u32, capacity));
-        self.from[to].push(self.edges.len() as u32);
-        self.edges.push((from as u32, 0));
-    }
-
-    /// Sends all that fits (Dinic); the demands on the source's side of the minimum cut.
-    fn unserved(mut self) -> Vec<usize> {
-        loop {
-            let level = self.levels();
-            if level[SINK] == usize::MAX {
-                return (0..self.demands).filter(|index| level[2 + index] != usize::MAX).collect();
-            }
-            let mut next = vec![0; self.from.len()];
-            while self.push(SOURCE, u64::MAX, &level, &mut next) > 0 {}
-        }
-    }
-
-    fn levels(&self) -> Vec<usize> {
-        let mut level = vec![usize::MAX; self.from.len()];
-        level[SOURCE] = 0;
-        let mut queue = VecDeque::from([SOURCE]);
-        while let Some(at) = queue.pop_front() {
-            for &edge in &self.from[at] {
-                let (to, left) = self.edges[edge as usize];
-                if left > 0 && level[to as usize] == usize::MAX {
-                    level[to as usize] = level[at] + 1;
-                    queue.push_back(to as usize);
-                }
-            }
-        }
-        level
-    }
-
-    /// Pushes up to `limit` from `at` towards the sink, level by level.
-    fn push(&mut self, at: usize, limit: u64, level: &[usize], next: &mut [usize]) -> u64 {
-        if at == SINK {
-            return limit;
-        }
-        let mut pushed = 0;
-        while next[at] < self.from[at].len() {
-            let edge = self.from[at][next[at]] as usize;
-            let (to, left) = self.edges[edge];
-            if left > 0 && level[to as usize] == level[at] + 1 {
-                let sent = self.push(to as usize, left.min(limit - pushed), level, next);
-                self.edges[edge].1 -= sent;
-                self.edges[edge ^ 1].1 += sent;
-                pushed += sent;
-                if pushed == limit {
-                    return pushed;
-                }
-            }
-            next[at] += 1;
-        }
-        pushed
-    }
+    cards.iter().for_each(|&nic| {
+        network.join(card(nic), SINK, time.0 * rate(nic));
+    });
+    network.fill(SOURCE, SINK);
+    let reached = network.reached(SOURCE);
+    (0..demands.len()).filter(|index| reached[2 + index]).collect()
 }
 
 #[cfg(test)]
