@@ -13,6 +13,7 @@ mod plain_file;
 mod refit;
 mod rules_option;
 mod run;
+mod standard_output;
 mod topo;
 
 use clap::error::ErrorKind;

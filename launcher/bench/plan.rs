@@ -4,6 +4,7 @@
 //! proofs of all ranks in this process, one after the other. Guarantee: one thread; the time is CPU time of this process,
 //! so others do not count; building the manifest is counted apart.
 
+use super::clock;
 use super::error::BenchError;
 use super::output::{leaves_room_for_a_table, write_json};
 use crossmesh::base::Rank;
@@ -16,7 +17,6 @@ use crossmesh::route::{
 };
 use crossmesh::topology::{LinkRate, Machine, Topology};
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,18 +93,12 @@ struct Clock(Duration);
 
 impl Clock {
     fn start() -> Result<Self, BenchError> {
-        Ok(Self(cpu_time()?))
+        Ok(Self(clock::cpu_time()?))
     }
 
     fn seconds(self) -> Result<f64, BenchError> {
-        Ok((cpu_time()?.saturating_sub(self.0)).as_secs_f64())
+        Ok((clock::cpu_time()?.saturating_sub(self.0)).as_secs_f64())
     }
-}
-
-fn cpu_time() -> Result<Duration, BenchError> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(BenchError::Usage)?;
-    let length = |time: TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000);
-    Ok(length(usage.user_time()) + length(usage.system_time()))
 }
 
 /// Plans, in this process alone.

@@ -6,6 +6,7 @@ use super::error::RefitError;
 use super::report::Results;
 use super::shards::SideMemory;
 use crate::checkpoint::{LayoutFile, PendingFile, ShardTensor, WriteError, prepare_shards};
+use crate::standard_output;
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::layout::parallel::FusedTensor;
@@ -13,9 +14,6 @@ use crossmesh::plan::Manifest;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-
-/// Stands for standard output.
-const STANDARD_OUTPUT: &str = "-";
 
 /// Makes the folder for shards and finds out whether files can be made there.
 pub(super) fn try_folder(folder: &Path) -> Result<(), RefitError> {
@@ -101,15 +99,8 @@ pub(super) fn publish(results: &Results, json: Option<&Path>) -> Result<(), Refi
     print(&results.table())
 }
 
-/// Writes to standard output; a reader that has seen enough is no fault.
 fn print(text: &str) -> Result<(), RefitError> {
-    let mut output = std::io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
-            Err(RefitError::Stream { path: "standard output".into(), source })
-        }
-        _ => Ok(()),
-    }
+    standard_output::print(text).map_err(|source| RefitError::Stream { path: "standard output".into(), source })
 }
 
 /// What a path for results is.
@@ -122,7 +113,7 @@ enum Target {
 }
 
 fn target(path: &Path) -> Target {
-    if path.as_os_str() == STANDARD_OUTPUT {
+    if path.as_os_str() == standard_output::NAME {
         return Target::StandardOutput;
     }
     match std::fs::metadata(path) {

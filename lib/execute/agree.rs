@@ -2,7 +2,7 @@
 //! Out: what the ranks decide together (chunk size, who can be read). Guarantee: every rank returns the same
 //! verdict; a difference is named by rank, tensor, field and both values.
 
-use super::tensors::LocalTensors;
+use super::tensors::{LocalTensors, MemoryOf};
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::Manifest;
@@ -22,6 +22,7 @@ struct Hello {
     /// What is wrong with its manifest or buffers.
     fault: Option<String>,
     all_shared: bool,
+    memory: MemoryOf,
     number: u64,
     chunk: u64,
     cores: u32,
@@ -37,6 +38,8 @@ pub(super) struct Agreement {
     pub(super) context: u64,
     /// Per rank, whether all its buffers are shared.
     pub(super) all_shared: Vec<bool>,
+    /// Per rank, where its tensors are.
+    pub(super) memory: Vec<MemoryOf>,
     /// Smallest chunk that any rank asked for.
     pub(super) chunk: u64,
     /// Fewest cores that any rank may run on.
@@ -72,6 +75,7 @@ pub(super) fn agree(
         unreadable: settings.as_ref().err().map(|error| chain(error)),
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
+        memory: local.as_ref().map_or(MemoryOf::None, LocalTensors::memory),
         number: group.transfers.load(Ordering::Acquire),
         chunk,
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
@@ -89,6 +93,7 @@ pub(super) fn agree(
     let agreement = Agreement {
         context: context(group.context, number),
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
+        memory: hellos.iter().map(|hello| hello.memory).collect(),
         chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
         cores: hellos.iter().map(|hello| hello.cores).min().unwrap_or(1),
     };

@@ -58,7 +58,7 @@ pub(super) struct CopyOp {
 }
 
 /// A copy of what has one type on both sides.
-const UNCHANGED: Onto = Onto::Replaced { counted: false };
+pub(super) const UNCHANGED: Onto = Onto::Replaced { counted: false };
 
 /// One end of a stretch of a cell.
 #[derive(Debug, Clone)]

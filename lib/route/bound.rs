@@ -5,6 +5,7 @@
 
 use super::Injection;
 use super::maximum::Network;
+use super::routes::by_domain;
 use crate::base::Rank;
 use crate::plan::{CellClass, Plan};
 use crate::topology::Machine;
@@ -35,23 +36,19 @@ pub fn nic_bound(plan: &Plan, machine: &Machine, injection: Injection) -> NicBou
 }
 
 fn demand(class: &CellClass, machine: &Machine, injection: Injection, leaving: &mut Demands, entering: &mut Demands) {
-    let domain = |&rank: &Rank| machine.topology.domain(rank);
-    let mut remote: BTreeMap<_, Vec<Rank>> = BTreeMap::new();
-    for wanter in &class.wanters {
-        if class.holders.iter().all(|holder| domain(holder) != domain(wanter)) {
-            remote.entry(domain(wanter)).or_default().push(*wanter);
-        }
-    }
+    let holding = by_domain(&machine.topology, &class.holders);
+    let mut remote = by_domain(&machine.topology, &class.wanters);
+    remote.retain(|members| holding.binary_search_by_key(&members.domain, |holders| holders.domain).is_err());
     if remote.is_empty() {
         return;
     }
-    for wanters in remote.values() {
-        *entering.entry(cards(machine, wanters.iter())).or_default() += class.bytes;
+    for members in &remote {
+        *entering.entry(cards(machine, members.ranks.iter())).or_default() += class.bytes;
     }
     let holders = if injection == Injection::Single { &class.holders[..1] } else { &class.holders[..] };
     *leaving.entry(cards(machine, holders.iter())).or_default() += class.bytes;
     if remote.len() > 1 {
-        let forwarders = holders.iter().chain(remote.values().flatten());
+        let forwarders = holders.iter().chain(remote.iter().flat_map(|members| &members.ranks));
         *leaving.entry(cards(machine, forwarders)).or_default() += class.bytes * (remote.len() as u64 - 1);
     }
 }
