@@ -20,11 +20,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Sum of all ranks' counts; a count that cannot be read is none.
-fn sum_of_counts(all: &[Vec<u8>]) -> u64 {
-    all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).sum()
-}
-
 /// A rank's part of the job.
 struct Job<'a> {
     world: &'a Communicator,
@@ -52,7 +47,7 @@ pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request
     let mut transfer = agree(world, prepared.map_err(RefitError::from), deadline()?)?;
     let report = transfer.report().clone();
     let seconds = job.transfer(&mut transfer)?;
-    let saturated = job.saturated(&transfer)?;
+    let saturated = job.sum(transfer.saturated())?;
     // The measurement takes staging memory too.
     drop(transfer);
     let rate = job.nic_rate(&report)?;
@@ -140,10 +135,11 @@ impl<'a> Job<'a> {
         Ok(seconds)
     }
 
-    /// Finite values that the last run made infinite, over all ranks.
-    fn saturated(&self, transfer: &Reshard) -> Result<u64, RefitError> {
-        let all = self.world.allgather(&transfer.saturated().to_le_bytes(), deadline()?)?;
-        Ok(sum_of_counts(&all))
+    /// The sum of all ranks' counts.
+    fn sum(&self, count: u64) -> Result<u64, RefitError> {
+        let all = self.world.allgather(&count.to_le_bytes(), deadline()?)?;
+        // Every rank sends eight bytes.
+        Ok(all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).sum())
     }
 
     /// Compares everything that arrived, and the count of values that became infinite.
@@ -151,7 +147,7 @@ impl<'a> Job<'a> {
         let held = |memory| Held { memory, rank: self.world.rank() };
         let promised = verify::promised(&self.manifest, self.world.size(), &held(&self.source));
         let (promised, counted) = agree(self.world, promised, deadline()?)?;
-        let counted = sum_of_counts(&self.world.allgather(&counted.to_le_bytes(), deadline()?)?);
+        let counted = self.sum(counted)?;
         let same = if counted == saturated { Ok(()) } else { Err(RefitError::Saturated { saturated, counted }) };
         agree(self.world, same, deadline()?)?;
         let all = self.world.allgather(&verify::encode(&promised), deadline()?)?;

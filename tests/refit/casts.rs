@@ -62,6 +62,30 @@ fn shard_files_have_the_type_asked_for() {
     }
 }
 
+/// Weights that a cast takes, beside a router and scales that it leaves.
+const EXPERTS: &[Tensor] = &[
+    ("model.layers.0.self_attn.q_proj.weight", Dtype::F8_E4M3, &[14, 10]),
+    ("model.layers.0.self_attn.q_proj.weight_scale_inv", Dtype::F32, &[2, 1]),
+    ("model.layers.0.mlp.gate.weight", Dtype::F32, &[6, 10]),
+    ("model.layers.0.mlp.gate.e_score_correction_bias", Dtype::F32, &[6]),
+    ("model.norm.weight", Dtype::F32, &[10]),
+];
+
+#[test]
+fn routers_and_scales_keep_their_type() {
+    let (folder, model) = model::file(EXPERTS);
+    let out = folder.path().join("out");
+    Job::new(2, &model).path("--out", &out).with("--src tp=1 --dst tp=1 --cast bf16").verified();
+    let file = std::fs::read(out.join("rank-00001.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let (cast, kept) = EXPERTS.split_last().unwrap();
+    assert_eq!(tensors.tensor(cast.0).unwrap().dtype(), Dtype::BF16);
+    for tensor in kept {
+        let found = tensors.tensor(tensor.0).unwrap();
+        assert_eq!((found.dtype(), found.data()), (tensor.1, &model::contents(tensor)[..]), "{}", tensor.0);
+    }
+}
+
 #[test]
 fn nothing_is_cast_unless_asked() {
     let (folder, model) = model::file(LLAMA);

@@ -1,5 +1,5 @@
 //! Elements that change on their way. In: what is read, what is written. Out: kernels over contiguous elements. Guarantee:
-//! pure; every version of a kernel gives the same bits on every processor.
+//! pure; every version of a kernel gives the same bits on every processor, but for the payload of a sum that is a NaN.
 //!
 //! Casts between binary32, binary16 and bfloat16 round once, to nearest, ties to even; finite values beyond the largest
 //! become infinite and are counted; a NaN stays a quiet NaN. binary16 and bfloat16 meet in binary32, which holds both.
