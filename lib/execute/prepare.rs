@@ -163,6 +163,9 @@ pub(super) fn prepare(
     let board_bytes = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
     let staging_bytes = slots.bytes * u64::from(slots.send.end);
     let memory = reserve(group, board_bytes, staging_bytes, allowance.is_shared)?;
+    if program.is_over_both() {
+        group.engine.prepare_for_both()?;
+    }
     let (number, links) = {
         let mut engine = group.engine.lock();
         (engine.reserve_execution(), engine.links.len())

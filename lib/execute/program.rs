@@ -289,7 +289,7 @@ impl Program {
         if holds && place.children.is_empty() {
             return;
         }
-        let reaches = |child: Rank| lowest.is_some_and(|lowest| path.reaches(child, lowest));
+        let reaches = |child: Rank| lowest.is_some_and(|lowest| path.reaches(sides.topology, child, lowest));
         let item = self.items.len() as u32;
         let incoming = self.incoming(sides, share, item);
         let stored = sides.stored(place, share.packs || share.flow.sums.is_some());
@@ -303,7 +303,7 @@ impl Program {
             }
         }
         let counted = match place.parent {
-            None => lowest != Some(sides.rank),
+            None => lowest.is_some_and(|lowest| path.delivers(sides.topology, lowest)),
             Some(parent) => parent.is_root && reaches(sides.rank),
         };
         self.items.push(Item {
@@ -357,6 +357,12 @@ impl Program {
         }
         let stored = storage(parent.is_root, parent.wants, share.packs || parent.adds);
         self.receive(sides, item, stored, from)
+    }
+
+    /// Whether this rank has to do with mapped peers and with message links.
+    pub(super) fn is_over_both(&self) -> bool {
+        let mapped = [&self.pulls, &self.reads, &self.feeds, &self.fed];
+        mapped.iter().any(|peers| !peers.is_empty()) && !(self.arrivals.is_empty() && self.sends.is_empty())
     }
 
     /// Type of a packed item's elements of a tensor.

@@ -98,12 +98,18 @@ impl Path {
     }
 
     /// Whether `rank` gets the bytes by way of `child`, which gets them from the root, or is it.
-    pub(crate) fn reaches(&self, child: Rank, rank: Rank) -> bool {
-        if rank == child {
-            return true;
-        }
+    pub(crate) fn reaches(&self, topology: &Topology, child: Rank, rank: Rank) -> bool {
         let leads = self.leaders.get(self.first) == Some(&child);
-        leads && rank != self.root && self.readers.binary_search(&rank).is_err()
+        rank == child || (leads && !self.is_reader(rank) && self.delivers(topology, rank))
+    }
+
+    /// Whether `rank` gets the bytes from another one. Holders may have flows of their own beside this one.
+    pub(crate) fn delivers(&self, topology: &Topology, rank: Rank) -> bool {
+        rank != self.root && (self.is_reader(rank) || self.domain_of(topology, rank).is_some())
+    }
+
+    fn is_reader(&self, rank: Rank) -> bool {
+        self.readers.binary_search(&rank).is_ok()
     }
 
     /// The rank that holds the bytes, or adds them up.
@@ -176,7 +182,7 @@ impl Path {
             children.extend((count > 0).then(|| self.leader(0)));
             return Some(Place { hop: self.stages(), parent: None, wants, children });
         }
-        if self.readers.binary_search(&rank).is_ok() {
+        if self.is_reader(rank) {
             let parent = Some(self.neighbour(self.root, false));
             return Some(Place { hop: self.stages() + 1, parent, wants, children: Vec::new() });
         }
