@@ -94,7 +94,7 @@ impl Router<'_> {
         let mut start = part.from;
         for (number, end) in cuts(inside, part.to).into_iter().enumerate() {
             let leaders: Arc<[Rank]> = led.iter().map(|shares| carrier(shares, start)).collect();
-            let turn = (u64::from(class.source_phase) * away.len() as u64 >> 32) as usize + number;
+            let turn = ((u64::from(class.source_phase) * away.len() as u64) >> 32) as usize + number;
             let path = Path::keeping(root, readers.clone(), wanters.clone()).adding(sums.clone());
             let first = turn.checked_rem(away.len()).unwrap_or(0);
             emit(start, end, path.through(away.clone(), leaders, first));

@@ -21,21 +21,28 @@ pub(super) struct Kernels {
 pub(super) fn kernels() -> &'static Kernels {
     static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
     CHOSEN.get_or_init(|| {
-        let chosen = versions().into_iter().next_back().unwrap_or(&portable::KERNELS);
+        let chosen = vectorised().unwrap_or(&portable::KERNELS);
         log::debug!("casts and sums use the {} version", chosen.name);
         chosen
     })
 }
 
-/// Versions that this processor runs, the best last.
+/// Versions that this processor runs.
+#[cfg(test)]
 pub(super) fn versions() -> Vec<&'static Kernels> {
-    #[allow(unused_mut)]
-    let mut versions = vec![&portable::KERNELS];
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-        versions.push(&avx2::KERNELS);
-    }
-    versions
+    std::iter::once(&portable::KERNELS).chain(vectorised()).collect()
+}
+
+/// The version in vectors, where this processor runs it.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn vectorised() -> Option<&'static Kernels> {
+    let runs = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+    runs.then_some(&avx2::KERNELS)
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn vectorised() -> Option<&'static Kernels> {
+    None
 }
 
 /// A block from two.
