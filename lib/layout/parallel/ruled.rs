@@ -269,10 +269,11 @@ impl<'a> RuledModel<'a> {
     }
 
     /// Whether a cast of the whole model must leave tensor number `index` as it is: routers, whose choices change with
-    /// a rounded weight, and scales of blocks.
+    /// a rounded weight, and scales, which belong to weights that no cast takes.
     pub fn keeps_dtype(&self, index: usize) -> bool {
         let tensor = &self.tensors[index];
-        tensor.scales.is_some() || self.effect(tensor.effect).keeps_dtype
+        let scales = tensor.scales.is_some() || self.model.tensors()[index].name.ends_with("_scale_inv");
+        scales || self.effect(tensor.effect).keeps_dtype
     }
 
     /// Whether tensor number `index` moves under the name of another one that it is tied to.
