@@ -163,7 +163,7 @@ fn bad_splits() {
     refused(&SPLIT.replace("query = 4", "query = 7"), &["my.toml:2", "qkv_proj.bias", "cannot be taken apart"]);
     refused(&SPLIT.replace("qkv_proj", "qkv"), &["no tensor of model", "*.self_attn.qkv.{weight,bias}"]);
     refused(&SPLIT.replace("form = \"grouped\"", "form = \"wide\""), &["form = \"wide\"", "interleaved"]);
-    refused(&SPLIT.replace("v_proj.{weight,bias}", "q_proj.{weight,bias}"), &["self_attn.q_proj.bias"]);
+    refused(&SPLIT.replace("attn.v_proj", "attn.q_proj"), &["self_attn.q_proj.bias"]);
     refused(&format!("{SPLIT}{SPLIT}"), &["made or used by rule", "my.toml"]);
     let sizes = "[[split]]\nfrom = \"*.qkv_proj.bias\"\nparts = [\"*.a\", \"*.b\"]\nsizes = [20, 5]\n";
     refused(sizes, &["shape [24]", "sizes = [...]"]);

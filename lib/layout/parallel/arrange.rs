@@ -70,15 +70,14 @@ impl Arrangement {
             0 => mesh,
             units => Arc::new(mesh.as_ref().clone().with_unit_axes(units)),
         };
-        let mut layout = Layout::new(shape.to_vec(), dtype, mesh, self.placements)?;
-        for dim in 0..shape.len() {
-            let mut nested = layout.nesting()[dim].clone();
-            if nested.len() > 1 {
-                nested.sort_by_key(|&axis| self.nesting[axis]);
-                layout = layout.with_nesting(dim, &nested)?;
-            }
-        }
-        Ok(layout)
+        let along = |dim: usize| {
+            let mut axes: Vec<usize> =
+                (0..self.placements.len()).filter(|&axis| self.placements[axis].dim() == Some(dim)).collect();
+            axes.sort_by_key(|&axis| self.nesting[axis]);
+            axes
+        };
+        let nesting = (0..shape.len()).map(along).collect();
+        Layout::nested(shape.to_vec(), dtype, mesh, self.placements, nesting)
     }
 }
 

@@ -171,15 +171,17 @@ impl ParallelError {
 pub enum RulesError {
     /// Not a rules file.
     #[error(
-        "{origin} is no rules file; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or stage, and [[fuse]], \
-         [[split]], [[store]], [[scales]] and [[tied]] tables"
+        "{origin} is no rules file: {}{reason}; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or \
+         stage, and [[fuse]], [[split]], [[store]], [[scales]] and [[tied]] tables",
+        line.map_or(String::new(), |line| format!("line {line}: "))
     )]
     Unreadable {
         /// Where the text comes from.
         origin: String,
-        /// What the TOML reader says.
-        #[source]
-        source: Box<toml::de::Error>,
+        /// Line of the text, where it is known.
+        line: Option<usize>,
+        /// What the TOML reader says; of an unknown key which are allowed.
+        reason: String,
     },
     /// A rule without names.
     #[error("rule {rule} lists no names; give at least one pattern, such as names = [\"*.q_proj.weight\"]")]

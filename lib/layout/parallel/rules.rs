@@ -145,6 +145,7 @@ impl Rules {
         let mut all = Self::default();
         let rules = all.absorb(read(text, origin)?);
         all.tiers.push(Tier { rules, is_for_this_model: true });
+        all.scales.iter_mut().for_each(|rule| rule.is_for_this_model = true);
         Ok(all)
     }
 

@@ -64,10 +64,13 @@ struct RuleText {
 
 /// Reads a file; `origin` names it.
 pub(super) fn read(text: &str, origin: &str) -> Result<Document, RulesError> {
-    let parsed: DocumentText = toml::from_str(text)
-        .map_err(|source| RulesError::Unreadable { origin: origin.to_string(), source: Box::new(source) })?;
     let line =
         |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
+    let parsed: DocumentText = toml::from_str(text).map_err(|error| RulesError::Unreadable {
+        origin: origin.to_string(),
+        line: error.span().map(|span| line(span.start)),
+        reason: error.message().replace('\n', " "),
+    })?;
     let place = &|offset: usize| format!("{origin}:{}", line(offset));
     let fuse = |rule, source| RulesError::Fuse { rule, source };
     let storage = |rule, source| RulesError::Storage { rule, source };

@@ -6,7 +6,7 @@ use super::effect::StageWord;
 use super::ruled::{Place, RuledTensor};
 use super::{ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
 use crate::base::Rank;
-use crate::layout::{Dtype, ExpertMap, Layout, LayoutError, Mesh, Placement};
+use crate::layout::{Dtype, ExpertMap, Layout, LayoutError, Mesh};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -38,12 +38,18 @@ impl Rules {
             let numbers = numbers.get_or_insert_with(|| {
                 tensors.iter().enumerate().map(|(index, tensor)| (tensor.name.as_str(), index)).collect()
             });
-            let failed = |source| RulesError::Storage { rule: rule.origin.clone(), source };
-            let Some(&held) = numbers.get(weight.as_str()).filter(|&&held| held != index) else {
-                return Err(failed(StorageError::NoWeight { scales: tensor.name.clone(), weight }));
+            let held = match numbers.get(weight.as_str()).filter(|&&held| held != index) {
+                Some(&held) => check_scales(model, index, held, rule).map(|()| held),
+                None => Err(StorageError::NoWeight { scales: tensor.name.clone(), weight }),
             };
-            check_scales(model, index, held, rule).map_err(failed)?;
-            scales[index] = Some((held, number));
+            match held {
+                Ok(held) => scales[index] = Some((held, number)),
+                Err(source) if rule.is_for_this_model => {
+                    return Err(RulesError::Storage { rule: rule.origin.clone(), source });
+                }
+                // Scales of another kind, which no rule knows then.
+                Err(_) => {}
+            }
         }
         Ok(scales)
     }

@@ -125,6 +125,8 @@ pub(super) struct ScaleRule {
     pub(super) pairs: Vec<(NamePattern, NamePattern)>,
     /// Of the last dimensions.
     pub(super) block: Vec<u64>,
+    /// Whether all that it matches must be such scales: rules of users are meant for the model at hand.
+    pub(super) is_for_this_model: bool,
 }
 
 impl StoreRule {
@@ -264,7 +266,7 @@ impl ScaleRule {
             Ok((scale, weight))
         };
         let pairs = text.names.iter().zip(&text.weight).map(read).collect::<Result<_, _>>()?;
-        Ok(Self { origin, pairs, block: text.block })
+        Ok(Self { origin, pairs, block: text.block, is_for_this_model: false })
     }
 
     /// The name of the weight beside `scales`.
