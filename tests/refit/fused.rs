@@ -90,6 +90,23 @@ fn rules_of_users_with_heads_of_the_model() {
     }
 }
 
+/// `fsdp` cuts the rows of the fused tensor that `tp` left, whichever varies faster from rank to rank.
+#[test]
+fn fused_tensors_are_fully_sharded() {
+    let rules = "[[fuse]]\nparts = [\"*.gate_proj.weight\", \"*.up_proj.weight\"]\ninto = \"*.gate_up.weight\"\n";
+    let (folder, path) = model::file(&LLAMA[3..]);
+    for spec in ["tp=2,fsdp=2", "fsdp=2,tp=2"] {
+        let out = folder.path().join(spec);
+        Job::new(5, &path).with("--src tp=1 --dst").with(spec).rules(rules).path("--out", &out).verified();
+        for rank in 0..4 {
+            let (tensor, part) = if spec.starts_with("tp") { (rank % 2, rank / 2) } else { (rank / 2, rank % 2) };
+            let expected = rows(&LLAMA[3 + part], 4 * tensor, 4 * tensor + 4);
+            let found = shard(&out, 1 + rank, "model.layers.0.mlp.gate_up.weight");
+            assert_eq!(found, (vec![4, 5], expected), "{spec}, rank {rank}");
+        }
+    }
+}
+
 #[test]
 fn bad_rules_and_heads() {
     let (folder, path) = model::file(BERT);

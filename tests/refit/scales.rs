@@ -82,6 +82,11 @@ fn scales_that_are_not_those_of_the_weight() {
     job(&scales("[1, 1, 1]")).refused(&["has no blocks of [1, 1, 1]"]);
     let renamed = scales("[128, 128]").replace("[\"*.weight\"]", "[\"*.bias\"]");
     job(&renamed).refused(&["have no weight \"model.layers.0.mlp.down_proj.bias\""]);
+    // Of another kind than the built-in rule is for: on every rank, and listed.
+    let (_folder, other) =
+        model::file(&[("a.up_proj.weight", Dtype::F8_E4M3, &[8, 4]), ("a.up_proj.weight_scale_inv", Dtype::F32, &[8])]);
+    let results = Job::new(3, &other).with("--src tp=1 --dst tp=2").verified();
+    assert_eq!(results["replicated_unknown"], serde_json::json!(["a.up_proj.weight", "a.up_proj.weight_scale_inv"]));
     // A rule of one's own for the scales themselves.
     job("[[rule]]\nnames = [\"*.weight_scale_inv\"]\ntp = \"replicate\"\n").verified();
 }
