@@ -1,8 +1,9 @@
-//! The option --rules. In: the name of rules that come with the library, or the path of a file. Out: these rules in front
-//! of the built-in ones. Guarantee: a name that is neither is an error that lists the names.
+//! The options --rules and --expert-map. In: the name of rules that come with the library, or the path of a file; paths of
+//! expert maps. Out: these rules in front of the built-in ones. Guarantee: a name that is neither is an error that lists
+//! the names.
 
 use crate::plain_file;
-use crossmesh::layout::parallel::{Rules, RulesError};
+use crossmesh::layout::parallel::{ExpertFile, FuseSide, Rules, RulesError};
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -12,6 +13,12 @@ use thiserror::Error;
 pub(crate) enum RulesOptionError {
     #[error("cannot read rules file {path:?}")]
     File {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot read expert map {path:?}")]
+    ExpertMap {
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -35,6 +42,22 @@ pub(crate) fn read(given: Option<&Path>) -> Result<Rules, RulesOptionError> {
         }
     };
     Ok(embedded.with_overrides(rules))
+}
+
+/// The same rules with the expert maps of either side.
+pub(crate) fn with_expert_maps(
+    mut rules: Rules,
+    source: Option<&Path>,
+    destination: Option<&Path>,
+) -> Result<Rules, RulesOptionError> {
+    for (side, path) in [(FuseSide::Source, source), (FuseSide::Destination, destination)] {
+        let Some(path) = path else { continue };
+        let text = plain_file::read_text(path)
+            .map_err(|source| RulesOptionError::ExpertMap { path: path.to_path_buf(), source })?;
+        let file = ExpertFile::parse(&text, &path.display().to_string()).map_err(RulesError::from)?;
+        rules = rules.with_experts(side, file);
+    }
+    Ok(rules)
 }
 
 #[cfg(test)]

@@ -24,6 +24,19 @@ impl Model {
     pub(crate) fn gather(&self, tensor: usize, region: Region<'_>, out: &mut [u8]) -> Result<(), RegionError> {
         let tensor = &self.tensors()[tensor];
         region.check(tensor, out.len())?;
+        match &tensor.contents {
+            Contents::Part { whole, axes } => self.gather_of_whole(whole, axes, region, out),
+            _ => self.gather_from(tensor, region, out),
+        }
+    }
+
+    /// Copies a checked box of a tensor that is no part.
+    pub(super) fn gather_from(
+        &self,
+        tensor: &TensorSource,
+        region: Region<'_>,
+        out: &mut [u8],
+    ) -> Result<(), RegionError> {
         let bytes = self.bytes_of(tensor)?;
         region.for_each_run(tensor, |Run { global, local, bytes: length }| {
             let out = &mut out[local..local + length];
@@ -43,6 +56,11 @@ impl Model {
     pub(crate) fn matches(&self, tensor: usize, region: Region<'_>, held: &[u8]) -> Result<(), RegionError> {
         let tensor = &self.tensors()[tensor];
         region.check(tensor, held.len())?;
+        if let Contents::Part { whole, axes } = &tensor.contents {
+            let mut right = vec![0u8; held.len()];
+            self.gather_of_whole(whole, axes, region, &mut right)?;
+            return compare_box(tensor, region, &right, held);
+        }
         let bytes = self.bytes_of(tensor)?;
         region.try_for_each_run(tensor, |Run { global, local, bytes: length }| {
             let held = &held[local..local + length];
@@ -65,25 +83,47 @@ impl Model {
                 Ok(Bytes::File(&self.files()[*file].bytes()[range.start as usize..range.end as usize]))
             }
             Contents::Synthetic { seed } => Ok(Bytes::Seed(*seed)),
-            Contents::Elsewhere => Err(RegionError::Elsewhere { tensor: tensor.name.clone() }),
+            // A part is made of a tensor that is none.
+            Contents::Elsewhere | Contents::Part { .. } => Err(RegionError::Elsewhere { tensor: tensor.name.clone() }),
         }
     }
 }
 
 /// Compares bytes that start at an element border, byte `global` of the tensor.
 fn compare(tensor: &TensorSource, global: u64, right: &[u8], held: &[u8]) -> Result<(), RegionError> {
+    let Some(start) = first_difference(tensor, right, held) else { return Ok(()) };
+    let element = (global + start as u64) / tensor.dtype.bytes();
+    Err(differs(tensor, place(element, &tensor.shape), start, right, held))
+}
+
+/// Compares the bytes of a box.
+fn compare_box(tensor: &TensorSource, region: Region<'_>, right: &[u8], held: &[u8]) -> Result<(), RegionError> {
+    let Some(start) = first_difference(tensor, right, held) else { return Ok(()) };
+    let index = place(start as u64 / tensor.dtype.bytes(), region.extent);
+    let index = index.iter().zip(region.lo).map(|(index, lo)| index + lo).collect();
+    Err(differs(tensor, index, start, right, held))
+}
+
+/// First byte of the first element that differs.
+fn first_difference(tensor: &TensorSource, right: &[u8], held: &[u8]) -> Option<usize> {
     if right == held {
-        return Ok(());
+        return None;
     }
     let at = right.iter().zip(held).position(|(right, held)| right != held).unwrap_or_default();
-    let size = tensor.dtype.bytes() as usize;
-    let start = at - at % size;
-    let mut rest = (global + start as u64) / size as u64;
-    let mut index = vec![0; tensor.shape.len()];
-    for (index, &extent) in index.iter_mut().zip(&tensor.shape).rev() {
+    Some(at - at % tensor.dtype.bytes() as usize)
+}
+
+/// Indices of element number `rest` of a row-major box.
+fn place(mut rest: u64, extents: &[u64]) -> Vec<u64> {
+    let mut index = vec![0; extents.len()];
+    for (index, &extent) in index.iter_mut().zip(extents).rev() {
         *index = rest % extent;
         rest /= extent;
     }
-    let element = |bytes: &[u8]| bytes[start..start + size].to_vec();
-    Err(RegionError::Differs { tensor: tensor.name.clone(), index, expected: element(right), found: element(held) })
+    index
+}
+
+fn differs(tensor: &TensorSource, index: Vec<u64>, start: usize, right: &[u8], held: &[u8]) -> RegionError {
+    let element = |bytes: &[u8]| bytes[start..start + tensor.dtype.bytes() as usize].to_vec();
+    RegionError::Differs { tensor: tensor.name.clone(), index, expected: element(right), found: element(held) }
 }

@@ -49,33 +49,46 @@ pub(crate) struct TensorText {
     /// of neighbours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) positions: Option<Vec<Vec<(u64, u64)>>>,
+    /// Whether the shard file has the last two dimensions in the other order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) transposed: bool,
+}
+
+/// A tensor of the rank, to be described.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayoutEntry<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) layout: &'a Layout,
+    /// The tensor of the shard file that it is part of if it is no tensor there itself.
+    pub(crate) within: Option<&'a str>,
+    /// Whether the layout has a dimension of extent 1 in front, which the tensor has not.
+    pub(crate) is_leading: bool,
+    pub(crate) is_transposed: bool,
 }
 
 impl LayoutFile {
-    /// The file of `rank` for these tensors, each with the tensor of the shard file that it is part of if it is no tensor
-    /// there itself; `None` when one of the meshes lacks the rank.
-    pub(crate) fn new<'a>(
-        rank: Rank,
-        tensors: impl IntoIterator<Item = (&'a str, &'a Layout, Option<&'a str>)>,
-    ) -> Option<Self> {
+    /// The file of `rank` for these tensors; `None` when one of the meshes lacks the rank.
+    pub(crate) fn new<'a>(rank: Rank, tensors: impl IntoIterator<Item = LayoutEntry<'a>>) -> Option<Self> {
         let mut file = Self { version: VERSION, rank, meshes: Vec::new(), tensors: Vec::new() };
         let mut meshes: Vec<&Mesh> = Vec::new();
-        for (name, layout, within) in tensors {
+        for LayoutEntry { name, layout, within, is_leading, is_transposed } in tensors {
             let mesh = meshes.iter().position(|&mesh| mesh == layout.mesh()).unwrap_or_else(|| {
                 meshes.push(layout.mesh());
                 meshes.len() - 1
             });
             let pair = |part: Interval| (part.lo, part.hi);
-            let maps = layout.axis_maps(rank)?;
+            let leading = usize::from(is_leading);
+            let maps = layout.axis_maps(rank)?.split_off(leading);
             file.tensors.push(TensorText {
                 name: name.to_string(),
-                shape: layout.shape().to_vec(),
+                shape: layout.shape()[leading..].to_vec(),
                 dtype: layout.dtype(),
                 mesh,
-                placements: layout.placements().to_vec(),
+                placements: layout.placements().iter().map(|placement| behind(placement, leading)).collect(),
                 intervals: maps.iter().map(|map| map.intervals().map(pair).collect()).collect(),
                 within: within.map(str::to_string),
                 positions: positions(&maps),
+                transposed: is_transposed,
             });
         }
         file.meshes = meshes
@@ -92,6 +105,15 @@ impl LayoutFile {
         text.push(b'\n');
         PendingFile::write(path, text.len() as u64, |file| file.write_all(&text))
     }
+}
+
+/// What a placement is to a tensor without its first `leading` dimensions.
+fn behind(placement: &Placement, leading: usize) -> Placement {
+    let mut placement = placement.clone();
+    if let Placement::Shard { dim, .. } | Placement::Parts { dim, .. } = &mut placement {
+        *dim = dim.saturating_sub(leading);
+    }
+    placement
 }
 
 /// Positions of all intervals, unless they follow each other from 0 to the end.
@@ -119,7 +141,9 @@ mod tests {
         let row = layout(&[5, 3], [0, 1], Placement::shard(0));
         let scalar = layout(&[], [1, 0], Placement::Replicate);
         let uneven = layout(&[4], [0, 1], Placement::sizes(0, [4, 0]));
-        let tensors = [("row", &row, None), ("scalar", &scalar, Some("all")), ("uneven", &uneven, None)];
+        let entry =
+            |name, layout, within| LayoutEntry { name, layout, within, is_leading: false, is_transposed: false };
+        let tensors = [entry("row", &row, None), entry("scalar", &scalar, Some("all")), entry("uneven", &uneven, None)];
         let file = LayoutFile::new(Rank(1), tensors).unwrap();
         assert_eq!(file.meshes.len(), 2);
         assert_eq!(file.tensors.iter().map(|tensor| tensor.mesh).collect::<Vec<_>>(), [0, 1, 0]);
@@ -132,8 +156,14 @@ mod tests {
         let at = |lo, hi| Part::Global(Interval { lo, hi });
         let holes = [AxisMap::new([]), AxisMap::of_parts([Part::Hole(2), at(3, 5), at(0, 3)]).unwrap()];
         let holed = layout(&[5, 3], [0, 1], Placement::parts(0, holes));
-        let file_of_holes = LayoutFile::new(Rank(1), [("holed", &holed, None)]).unwrap();
+        let file_of_holes = LayoutFile::new(Rank(1), [entry("holed", &holed, None)]).unwrap();
         assert_eq!(file_of_holes.tensors[0].positions, Some(vec![vec![(2, 1), (4, 1)], vec![(0, 1)]]));
+
+        let stacked = layout(&[1, 4, 6], [0, 1], Placement::shard(1));
+        let stacked = LayoutEntry { is_leading: true, is_transposed: true, ..entry("stacked", &stacked, None) };
+        let text = &LayoutFile::new(Rank(0), [stacked]).unwrap().tensors[0];
+        assert_eq!((text.shape.as_slice(), text.intervals.len(), text.transposed), (&[4, 6][..], 2, true));
+        assert_eq!(text.placements, [Placement::shard(0)]);
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank1.layout.json");

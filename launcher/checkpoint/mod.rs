@@ -16,13 +16,14 @@ mod index;
 mod layout_file;
 mod mapped;
 mod model;
+mod part;
 mod region;
 mod shard_file;
 mod synthetic;
 
 pub(crate) use atomic_file::PendingFile;
 pub(crate) use error::{CheckpointError, RegionError, WriteError};
-pub(crate) use layout_file::LayoutFile;
+pub(crate) use layout_file::{LayoutEntry, LayoutFile};
 pub(crate) use model::{Catalogue, Model};
 pub(crate) use region::Region;
 pub(crate) use shard_file::{ShardTensor, prepare_shards};

@@ -1,5 +1,6 @@
 //! A model: named tensors and where their contents come from. In: a path. Out: [`Model`]. Guarantee: tensors are
-//! sorted by name (by bytes), so every rank that opens the same model numbers them alike; every size fits 64 bits.
+//! sorted by name (by bytes), so every rank that opens the same model numbers them alike, until they are arranged as a
+//! manifest has them; every size fits 64 bits.
 
 use super::error::CheckpointError;
 use super::header::{Header, HeaderTensor};
@@ -7,6 +8,8 @@ use super::mapped::MappedFile;
 use super::{config, description, index};
 use crossmesh::layout::Dtype;
 use crossmesh::layout::model::{self, Dimensions, published_names};
+use crossmesh::layout::parallel::{Origin, OriginAxis};
+use crossmesh::plan::Manifest;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
@@ -21,6 +24,8 @@ pub(crate) enum Contents {
     Synthetic { seed: u64 },
     /// Not on this host.
     Elsewhere,
+    /// Some indices of another tensor, which is no part itself.
+    Part { whole: Box<TensorSource>, axes: Vec<OriginAxis> },
 }
 
 /// A tensor of a model.
@@ -121,7 +126,7 @@ impl Model {
     }
 
     /// A model with synthesised contents.
-    fn described(model: &model::Model) -> Self {
+    pub(crate) fn described(model: &model::Model) -> Self {
         let (dimensions, tied) = (model.dimensions(), model.tied().to_vec());
         Self { dimensions, tied, ..Self::new(description::synthetic(model), Vec::new()) }
     }
@@ -153,12 +158,34 @@ impl Model {
         Ok(model::Model::new(name, tensors)?.with_dimensions(self.dimensions).with_tied(self.tied.clone()))
     }
 
-    /// Whether the contents are on this host.
-    pub(crate) fn is_here(&self) -> bool {
-        self.tensors.iter().all(|tensor| tensor.contents != Contents::Elsewhere)
+    /// The same contents as the tensors of a manifest, of which each has an origin in this model.
+    pub(crate) fn arranged(self, manifest: &Manifest, origins: &[Origin]) -> Self {
+        let tensors = manifest.tensors().iter().zip(origins).map(|(tensor, origin)| {
+            let whole = &self.tensors[origin.tensor];
+            let contents = match origin.axes.as_slice() {
+                [] => whole.contents.clone(),
+                axes => Contents::Part { whole: Box::new(whole.clone()), axes: axes.to_vec() },
+            };
+            let (shape, dtype) = (tensor.source.shape().to_vec(), tensor.source.dtype());
+            TensorSource { name: tensor.name.clone(), shape, dtype, contents }
+        });
+        let tensors = tensors.collect();
+        self.with_tensors(tensors)
     }
 
-    /// The tensors, sorted by name.
+    pub(super) fn with_tensors(self, tensors: Vec<TensorSource>) -> Self {
+        Self { tensors, ..self }
+    }
+
+    /// Whether the contents are on this host.
+    pub(crate) fn is_here(&self) -> bool {
+        self.tensors.iter().all(|tensor| match &tensor.contents {
+            Contents::Part { whole, .. } => whole.contents != Contents::Elsewhere,
+            contents => *contents != Contents::Elsewhere,
+        })
+    }
+
+    /// The tensors: sorted by name, or as they were arranged.
     pub(crate) fn tensors(&self) -> &[TensorSource] {
         &self.tensors
     }

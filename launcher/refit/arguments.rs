@@ -46,6 +46,13 @@ pub(crate) struct Arguments {
     /// of rules that come with crossmesh, such as bert-fused-qkv
     #[arg(long, value_name = "RULES")]
     pub(crate) rules: Option<PathBuf>,
+    /// JSON file that says which expert each slot of the sources holds: physical_to_logical_map, as expert load balancers
+    /// write it, for each layer or for all; slots are dealt out to the ranks of ep in order, and an expert may have several
+    #[arg(long, value_name = "FILE")]
+    pub(crate) expert_map_src: Option<PathBuf>,
+    /// The same for the destinations
+    #[arg(long, value_name = "FILE")]
+    pub(crate) expert_map_dst: Option<PathBuf>,
     /// Bytes per second of one network card and direction, such as 50GB, for the data-movement bound
     /// [default: measured]
     #[arg(long, value_name = "RATE")]

@@ -4,6 +4,7 @@
 use super::Arguments;
 use super::consent::agree;
 use super::error::RefitError;
+use super::output::Stored;
 use super::progress::Progress;
 use super::report::{NicRate, RankRow, Results, spread};
 use super::shards::{self, SideMemory};
@@ -14,7 +15,6 @@ use crate::checkpoint::Model;
 use crate::rules_option;
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
-use crossmesh::layout::parallel::FusedTensor;
 use crossmesh::plan::{Manifest, ModelManifest};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +28,7 @@ struct Job<'a> {
     model: Model,
     manifest: Arc<Manifest>,
     unknown: Vec<String>,
-    /// What destinations store in place of tensors of the manifest.
-    fused: Vec<FusedTensor>,
+    stored: Stored,
     source: SideMemory,
     destination: SideMemory,
 }
@@ -79,8 +78,11 @@ impl<'a> Job<'a> {
         (sources, destinations): (Vec<Rank>, Vec<Rank>),
     ) -> Result<Self, RefitError> {
         let rules = rules_option::read(arguments.rules.as_deref())?;
-        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused, .. } =
-            shards::manifest(&model, &rules, request, &sources, &destinations)?;
+        let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
+        let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
+        let made = shards::manifest(&model, &rules, request, &sources, &destinations)?;
+        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused, .. } = made;
+        let model = model.arranged(&manifest, &made.origins);
         let manifest = Arc::new(manifest);
         if let Some(folder) = &arguments.out
             && destinations.contains(&world.rank())
@@ -93,10 +95,11 @@ impl<'a> Job<'a> {
             output::try_results(path)?;
         }
         let allocate = |fused, side| SideMemory::allocate(&manifest, fused, world.rank(), side, request.memory);
-        let source = allocate(&source_fused, Side::Source)?;
-        let destination = allocate(&fused, Side::Destination)?;
+        let source = allocate(&source_fused, Side::Source)?.with_transposed(&made.source_transposed);
+        let destination = allocate(&fused, Side::Destination)?.with_transposed(&made.destination_transposed);
+        let stored = Stored { fused, leading: made.leading };
         shards::fill(&model, &manifest, world.rank(), &source)?;
-        Ok(Self { world, arguments, request, model, manifest, unknown, fused, source, destination })
+        Ok(Self { world, arguments, request, model, manifest, unknown, stored, source, destination })
     }
 
     /// The rate for the bound: as given, or measured between two ranks that the network joins.
@@ -159,7 +162,7 @@ impl<'a> Job<'a> {
 
     /// Writes all ranks' shards, or none.
     fn write(&self, folder: &Path) -> Result<(), RefitError> {
-        let files = output::prepare(folder, &self.manifest, &self.fused, self.world.rank(), &self.destination);
+        let files = output::prepare(folder, &self.manifest, &self.stored, self.world.rank(), &self.destination);
         let files = agree(self.world, files, deadline()?)?;
         agree(self.world, output::place(files), deadline()?)
     }

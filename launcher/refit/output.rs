@@ -4,14 +4,14 @@
 
 use super::error::RefitError;
 use super::report::Results;
-use super::shards::SideMemory;
-use crate::checkpoint::{LayoutFile, PendingFile, ShardTensor, WriteError, prepare_shards};
+use super::shards::{SideMemory, swapped};
+use crate::checkpoint::{LayoutEntry, LayoutFile, PendingFile, ShardTensor, WriteError, prepare_shards};
 use crate::standard_output;
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::layout::parallel::FusedTensor;
 use crossmesh::plan::Manifest;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -38,32 +38,54 @@ fn try_file(option: &'static str, path: &Path) -> Result<(), RefitError> {
     tried.map(drop).map_err(|source| RefitError::Target { option, source })
 }
 
+/// What destinations store otherwise than as the tensors of the manifest.
+pub(super) struct Stored {
+    /// In place of tensors.
+    pub(super) fused: Vec<FusedTensor>,
+    /// Numbers of tensors with a dimension of extent 1 in front, which they have in stacks only.
+    pub(super) leading: Vec<usize>,
+}
+
 /// Writes this rank's shards under no name yet; parts of a fused tensor as that.
 pub(super) fn prepare(
     folder: &Path,
     manifest: &Manifest,
-    fused: &[FusedTensor],
+    stored: &Stored,
     rank: Rank,
     memory: &SideMemory,
 ) -> Result<Vec<PendingFile>, RefitError> {
     let mut whole: HashMap<usize, &FusedTensor> = HashMap::new();
-    fused.iter().for_each(|fused| whole.extend(fused.tensors.iter().map(|&part| (part, fused))));
+    stored.fused.iter().for_each(|fused| whole.extend(fused.tensors.iter().map(|&part| (part, fused))));
+    let leads = |index: &usize| {
+        stored.leading.binary_search(index).is_ok() && whole.get(index).is_none_or(|fused| fused.stacked.is_none())
+    };
     let held = || {
         let tensors = manifest.tensors().iter().zip(&memory.tensors).enumerate();
         tensors.filter_map(|(index, (tensor, place))| Some((index, tensor, place.as_ref()?)))
     };
-    let layouts = held().map(|(index, tensor, _)| {
-        (tensor.name.as_str(), &*tensor.destination, whole.get(&index).map(|fused| fused.name.as_str()))
+    let layouts = held().map(|(index, tensor, _)| LayoutEntry {
+        name: &tensor.name,
+        layout: &tensor.destination,
+        within: whole.get(&index).map(|fused| fused.name.as_str()),
+        is_leading: leads(&index),
+        is_transposed: memory.is_transposed(index),
     });
     let Some(layout_file) = LayoutFile::new(rank, layouts) else { return Ok(Vec::new()) };
     if held().next().is_none() {
         return Ok(Vec::new());
     }
     let bytes = memory.buffer.read().map_err(CommError::from)?;
-    // Of a fused tensor every part has the place of the whole; it is written for the first.
-    let stored = held().filter(|(index, ..)| whole.get(index).is_none_or(|fused| fused.tensors[0] == *index));
-    let tensors = stored.map(|(index, tensor, (offset, shape))| ShardTensor {
-        name: whole.get(&index).map_or(&tensor.name, |fused| &fused.name),
+    // Of a fused tensor every part has the place of the whole; it is written for the first that is here.
+    let mut written: HashSet<&str> = HashSet::new();
+    let first = held().filter(|(index, ..)| whole.get(index).is_none_or(|fused| written.insert(&fused.name)));
+    let shapes: Vec<_> = first
+        .map(|(index, tensor, (offset, shape))| {
+            let shape = if memory.is_transposed(index) { swapped(shape) } else { shape.clone() };
+            (index, tensor, *offset, shape[usize::from(leads(&index))..].to_vec())
+        })
+        .collect();
+    let tensors = shapes.iter().map(|(index, tensor, offset, shape)| ShardTensor {
+        name: whole.get(index).map_or(&tensor.name, |fused| &fused.name),
         dtype: tensor.destination.dtype(),
         shape,
         bytes: &bytes[*offset as usize..][..tensor.destination.local_bytes(rank) as usize],

@@ -9,7 +9,7 @@ use crossmesh::comm::{Buffer, Buffers, CommError, Side};
 use crossmesh::layout::parallel::{FusedTensor, Rules};
 use crossmesh::layout::{AxisMap, View};
 use crossmesh::plan::{Manifest, ModelManifest, ModelSide, model_manifest};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 const ALIGNMENT: u64 = 64;
 
@@ -38,6 +38,8 @@ pub(super) struct SideMemory {
     /// Per tensor: byte offset and local shape; `None` when the rank is not in its mesh. Parts of a fused tensor have
     /// those of the whole.
     pub(super) tensors: Vec<Option<(u64, Vec<u64>)>>,
+    /// Numbers of tensors whose last two dimensions change places in memory.
+    transposed: BTreeSet<usize>,
 }
 
 /// Every tensor of the model with both layouts, what each side stores fused, and the names that no rule knows.
@@ -72,49 +74,82 @@ impl SideMemory {
     ) -> Result<Self, RefitError> {
         let mut next = 0u64;
         let mut tensors: Vec<Option<(u64, Vec<u64>)>> = Vec::with_capacity(manifest.tensors().len());
-        let earlier = earlier_parts(fused);
+        let parts = |(number, fused): (usize, &FusedTensor)| {
+            fused.tensors.iter().map(move |&part| (part, number)).collect::<Vec<_>>()
+        };
+        let fused: HashMap<usize, usize> = fused.iter().enumerate().flat_map(parts).collect();
+        let mut placed: HashMap<usize, u64> = HashMap::new();
         for (index, tensor) in manifest.tensors().iter().enumerate() {
-            if let Some(&earlier) = earlier.get(&index) {
-                tensors.push(tensors[earlier].clone());
-                continue;
-            }
             let layout = match side {
                 Side::Source => &tensor.source,
                 Side::Destination => &tensor.destination,
             };
-            let shape = layout.local_shape(rank);
-            let offset = next;
-            if shape.is_some() {
-                let end = offset.checked_add(layout.local_bytes(rank)).ok_or(RefitError::TooLarge)?;
-                next = end.checked_next_multiple_of(ALIGNMENT).ok_or(RefitError::TooLarge)?;
+            let Some(shape) = layout.local_shape(rank) else {
+                tensors.push(None);
+                continue;
+            };
+            let whole = fused.get(&index);
+            let offset = match whole.and_then(|whole| placed.get(whole)) {
+                Some(&offset) => offset,
+                None => {
+                    let end = next.checked_add(layout.local_bytes(rank)).ok_or(RefitError::TooLarge)?;
+                    std::mem::replace(&mut next, end.checked_next_multiple_of(ALIGNMENT).ok_or(RefitError::TooLarge)?)
+                }
+            };
+            if let Some(&whole) = whole {
+                placed.insert(whole, offset);
             }
-            tensors.push(shape.map(|shape| (offset, shape)));
+            tensors.push(Some((offset, shape)));
         }
         let buffer = match memory {
             MemoryChoice::Shared => Buffer::shared(next),
             MemoryChoice::Private => Buffer::private(next),
         };
-        Ok(Self { buffer: buffer.map_err(CommError::from)?, tensors })
+        Ok(Self { buffer: buffer.map_err(CommError::from)?, tensors, transposed: BTreeSet::new() })
+    }
+
+    /// The same where the last two dimensions of these tensors change places in memory.
+    pub(super) fn with_transposed(self, transposed: &[usize]) -> Self {
+        Self { transposed: transposed.iter().copied().collect(), ..self }
+    }
+
+    /// Whether the last two dimensions of tensor number `index` change places in memory.
+    pub(super) fn is_transposed(&self, index: usize) -> bool {
+        self.transposed.contains(&index)
+    }
+
+    /// Byte strides of local tensor number `index`, of `shape`, with elements of `element` bytes.
+    pub(super) fn strides(&self, index: usize, shape: &[u64], element: u64) -> Vec<u64> {
+        if !self.is_transposed(index) {
+            return byte_strides(shape, element);
+        }
+        let mut strides = byte_strides(&swapped(shape), element);
+        let last = strides.len() - 1;
+        strides.swap(last - 1, last);
+        strides
     }
 
     /// Hands the tensors to a transfer.
     pub(super) fn give(&self, buffers: &mut Buffers, side: Side) {
         for (index, tensor) in self.tensors.iter().enumerate() {
-            if let Some((offset, _)) = tensor {
-                buffers.set(side, index, self.buffer.clone(), View::at(*offset));
+            if let Some((offset, shape)) = tensor {
+                let view = match self.is_transposed(index) {
+                    true => View::strided(*offset, self.strides(index, shape, 1)),
+                    false => View::at(*offset),
+                };
+                buffers.set(side, index, self.buffer.clone(), view);
             }
         }
     }
 }
 
-/// For each part of a fused tensor but its first one in the manifest, that one.
-fn earlier_parts(fused: &[FusedTensor]) -> HashMap<usize, usize> {
-    let mut earlier = HashMap::new();
-    for FusedTensor { tensors, .. } in fused {
-        let Some(&first) = tensors.iter().min() else { continue };
-        earlier.extend(tensors.iter().filter(|&&tensor| tensor != first).map(|&tensor| (tensor, first)));
+/// The same with the last two dimensions in the other order.
+pub(super) fn swapped(shape: &[u64]) -> Vec<u64> {
+    let mut shape = shape.to_vec();
+    if let [.., rows, columns] = shape.as_mut_slice() {
+        std::mem::swap(rows, columns);
     }
-    earlier
+    shape
 }
 
 /// Boxes that `maps` store: the product of their intervals.
@@ -156,10 +191,10 @@ pub(super) fn fill(model: &Model, manifest: &Manifest, rank: Rank, memory: &Side
         let element = tensor.source.dtype().bytes();
         for stored in stored_boxes(&maps) {
             let region = Region { lo: &stored.lo, extent: &stored.extent };
-            if stored.extent == *shape {
+            if stored.extent == *shape && !memory.is_transposed(index) {
                 model.gather(index, region, local)?;
             } else {
-                gather_part(model, index, region, &stored, shape, element, local)?;
+                gather_part(model, index, region, &stored, &memory.strides(index, shape, element), element, local)?;
             }
         }
     }
@@ -172,14 +207,13 @@ fn gather_part(
     tensor: usize,
     region: Region<'_>,
     stored: &StoredBox,
-    shape: &[u64],
+    strides: &[u64],
     element: u64,
     local: &mut [u8],
 ) -> Result<(), RefitError> {
-    let strides = byte_strides(shape, element);
     let mut packed = vec![0u8; (stored.extent.iter().product::<u64>() * element) as usize];
     model.gather(tensor, region, &mut packed)?;
-    for_each_row(stored, &strides, element, |packed_at, local_at, bytes| {
+    for_each_row(stored, strides, element, |packed_at, local_at, bytes| {
         local[local_at..local_at + bytes].copy_from_slice(&packed[packed_at..packed_at + bytes]);
     });
     Ok(())

@@ -9,7 +9,8 @@ use crate::checkpoint::{Model, Region};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::layout::content_digest::{TensorBox, digest_box, name_seed};
-use crossmesh::layout::{Dtype, Interval, Layout, Location};
+use crossmesh::layout::positions::padding_boxes;
+use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Location};
 use crossmesh::plan::{Manifest, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,7 +79,7 @@ fn digest(
     bytes: &[u8],
 ) -> Result<(u64, u64), RefitError> {
     let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok((0, 0)) };
-    let (start, strides) = part.place(&byte_strides(shape, layout.dtype().bytes()));
+    let (start, strides) = part.place(&held.memory.strides(tensor as usize, shape, layout.dtype().bytes()));
     let region = TensorBox {
         bytes: &bytes[(offset + start) as usize..(offset + layout.local_bytes(held.rank)) as usize],
         dtype: layout.dtype(),
@@ -140,7 +141,7 @@ pub(super) fn check(
             rank: held.rank,
             what,
         };
-        let strides = byte_strides(shape, layout.dtype().bytes());
+        let strides = held.memory.strides(index, shape, layout.dtype().bytes());
         let local = &bytes[*offset as usize..][..layout.local_bytes(held.rank) as usize];
         let mut found = 0u64;
         for stored in stored_boxes(&maps) {
@@ -150,7 +151,7 @@ pub(super) fn check(
             let dtypes = (tensor.source.dtype(), layout.dtype());
             let matched = if !model.is_here() {
                 Ok(())
-            } else if stored.extent == *shape {
+            } else if stored.extent == *shape && !held.memory.is_transposed(index) {
                 cast::matches(model, index, region, dtypes, local)
             } else {
                 let mut packed = vec![0u8; (stored.extent.iter().product::<u64>() * layout.dtype().bytes()) as usize];
@@ -161,9 +162,32 @@ pub(super) fn check(
             };
             matched.map_err(|error| wrong(error.to_string()))?;
         }
+        check_padding(layout, &maps, &strides, local).map_err(wrong)?;
         let promised = expected.get(&(index as u32)).copied().unwrap_or(0);
         if found != promised {
             return Err(wrong(format!("digest {found:016x}, its sources say {promised:016x}")));
+        }
+    }
+    Ok(())
+}
+
+/// Padding must hold what its layout states; what is wrong otherwise.
+fn check_padding(layout: &Layout, maps: &[AxisMap], strides: &[u64], local: &[u8]) -> Result<(), String> {
+    let Some(element) = layout.padding() else { return Ok(()) };
+    for positions in padding_boxes(maps) {
+        let padding = StoredBox {
+            lo: vec![0; positions.len()],
+            extent: positions.iter().map(|at| at.count).collect(),
+            local: positions.iter().map(|at| at.first).collect(),
+            step: positions.iter().map(|at| at.step).collect(),
+        };
+        let mut found = None;
+        for_each_row(&padding, strides, layout.dtype().bytes(), |_, from, count| {
+            let other = local[from..from + count].chunks(element.len()).find(|held| *held != element);
+            found = found.or(other);
+        });
+        if let Some(found) = found {
+            return Err(format!("padding holds bytes {found:02x?}, and {element:02x?} are right"));
         }
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! Which rank stores which expert. In: for every physical slot a logical expert, as a load balancer gives it at run
-//! time. Out: placements of stacked experts and of single ones. Guarantee: every expert has a slot; ranks have equally
-//! many slots, in order; a rank may store an expert twice.
+//! time, or nothing but their number. Out: placements of stacked experts and of single ones. Guarantee: every expert
+//! has a slot; ranks have slots in order, equally many where slots are stated; a rank may store an expert twice.
 
-use super::{AxisMap, ExpertError, Interval, Part, Placement};
+use super::{AxisMap, ExpertError, Interval, Part, Placement, Split};
+use std::ops::Range;
 
 /// Physical slots of experts, dealt out to ranks in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,38 +34,66 @@ impl ExpertMap {
         Ok(Self { slots, experts, ranks })
     }
 
+    /// Every expert in one slot, in order, dealt out by the floor rule: what ranks store without a map.
+    pub fn in_order(experts: u64, ranks: u32) -> Self {
+        Self { slots: (0..experts).collect(), experts, ranks: ranks.max(1) }
+    }
+
     /// Number of logical experts.
     pub fn experts(&self) -> u64 {
         self.experts
     }
 
-    /// Slots of every rank.
-    pub fn slots_per_rank(&self) -> usize {
-        self.slots.len() / self.ranks as usize
+    /// Slots of `rank`, which is below the number of ranks.
+    fn held(&self, rank: u32) -> Range<usize> {
+        let all = Interval { lo: 0, hi: self.slots.len() as u64 };
+        let Interval { lo, hi } = Split::Floor.part(all, rank, self.ranks);
+        lo as usize..hi as usize
+    }
+
+    /// Ranks that store an expert, ascending.
+    pub fn holders(&self, expert: u64) -> Vec<u32> {
+        (0..self.ranks).filter(|&rank| self.slots[self.held(rank)].contains(&expert)).collect()
     }
 
     /// Placement of a tensor whose dimension `dim` counts the logical experts.
     pub fn stacked(&self, dim: usize) -> Placement {
-        let rank = |slots: &[u64]| AxisMap::new(slots.iter().map(|&lo| Interval { lo, hi: lo + 1 }));
-        Placement::parts(dim, self.slots.chunks(self.slots_per_rank()).map(rank).collect::<Vec<_>>())
+        let map = |slots: &[u64]| AxisMap::new(slots.iter().map(|&lo| Interval { lo, hi: lo + 1 }));
+        let maps = (0..self.ranks).map(|rank| map(&self.slots[self.held(rank)]));
+        Placement::parts(dim, maps.collect::<Vec<_>>())
     }
 
     /// Placement of the tensor of one expert, whose dimension `dim` has extent 1, in stacks of a rank's slots: all
     /// experts are given the buffer of the stack. Ranks without the expert store nothing of it.
     pub fn single(&self, dim: usize, expert: u64) -> Result<Placement, ExpertError> {
-        if expert >= self.experts {
-            return Err(ExpertError::Missing { expert, experts: self.experts });
+        self.known(expert)?;
+        let holds = |rank: u32| self.slots[self.held(rank)].contains(&expert);
+        let map = |rank| if holds(rank) { self.in_stack(rank, expert) } else { AxisMap::default() };
+        Ok(Placement::parts(dim, (0..self.ranks).map(map).collect::<Vec<_>>()))
+    }
+
+    /// The same along an axis of the ranks that hold the expert only, which are [`ExpertMap::holders`].
+    pub fn single_at_holders(&self, dim: usize, expert: u64) -> Result<Placement, ExpertError> {
+        self.known(expert)?;
+        let maps = self.holders(expert).into_iter().map(|rank| self.in_stack(rank, expert));
+        Ok(Placement::parts(dim, maps.collect::<Vec<_>>()))
+    }
+
+    fn known(&self, expert: u64) -> Result<(), ExpertError> {
+        match expert < self.experts {
+            true => Ok(()),
+            false => Err(ExpertError::Missing { expert, experts: self.experts }),
         }
+    }
+
+    /// Where an expert lies in the stack of `rank`.
+    fn in_stack(&self, rank: u32, expert: u64) -> AxisMap {
         let part = |&held: &u64| match held == expert {
             true => Part::Global(Interval { lo: 0, hi: 1 }),
             false => Part::Hole(1),
         };
-        let rank = |slots: &[u64]| match slots.contains(&expert) {
-            // As many positions as slots, which are in memory already.
-            true => AxisMap::of_parts(slots.iter().map(part)).unwrap_or_default(),
-            false => AxisMap::default(),
-        };
-        Ok(Placement::parts(dim, self.slots.chunks(self.slots_per_rank()).map(rank).collect::<Vec<_>>()))
+        // As many positions as slots, which are in memory already.
+        AxisMap::of_parts(self.slots[self.held(rank)].iter().map(part)).unwrap_or_default()
     }
 }
 
@@ -84,11 +113,22 @@ mod tests {
             map.places(Interval { lo: expert, hi: expert + 1 }).map(|place| place.local).collect::<Vec<_>>()
         };
         let stacked = maps(map.stacked(0));
-        assert_eq!((map.slots_per_rank(), stacked.iter().map(AxisMap::extent).collect::<Vec<_>>()), (2, vec![2; 3]));
+        assert_eq!(stacked.iter().map(AxisMap::extent).collect::<Vec<_>>(), [2; 3]);
         assert_eq!((0..3).map(|rank| local(&stacked[rank], 2)).collect::<Vec<_>>(), [vec![0, 1], vec![], vec![1]]);
         let two = maps(map.single(1, 2).unwrap());
         assert_eq!((0..3).map(|rank| local(&two[rank], 0)).collect::<Vec<_>>(), [vec![0, 1], vec![], vec![1]]);
         assert_eq!(two.iter().map(AxisMap::extent).collect::<Vec<_>>(), [2, 0, 2]);
+        let held = maps(map.single_at_holders(1, 2).unwrap());
+        assert_eq!((map.holders(2), held), (vec![0, 2], vec![two[0].clone(), two[2].clone()]));
+    }
+
+    #[test]
+    fn without_a_map_experts_are_dealt_out_by_the_floor_rule() {
+        let map = ExpertMap::in_order(5, 3);
+        assert_eq!(maps(map.stacked(0)).iter().map(AxisMap::extent).collect::<Vec<_>>(), [1, 2, 2]);
+        assert_eq!((0..5).flat_map(|expert| map.holders(expert)).collect::<Vec<_>>(), [0, 1, 1, 2, 2]);
+        let last = maps(map.single_at_holders(0, 4).unwrap());
+        assert_eq!((last.len(), last[0].extent(), last[0].segments()[0].local), (1, 2, 1));
     }
 
     #[test]

@@ -148,6 +148,11 @@ impl FusedAxis {
         &self.extents
     }
 
+    /// What `rank` stores of one of the tensors; `None` when there is no such tensor or rank.
+    pub fn map(&self, tensor: usize, rank: u32) -> Option<&AxisMap> {
+        self.maps.get(tensor)?.get(rank as usize)
+    }
+
     /// Local extent of the fused dimension at `rank`; zero at ranks that do not exist.
     pub fn local_extent(&self, rank: u32) -> u64 {
         self.maps.first().and_then(|maps| maps.get(rank as usize)).map_or(0, AxisMap::extent)

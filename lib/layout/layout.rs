@@ -51,6 +51,42 @@ impl Layout {
         mesh: Arc<Mesh>,
         placements: Vec<Placement>,
     ) -> Result<Self, LayoutError> {
+        let layout = Self::unchecked(shape, dtype, mesh, placements)?;
+        layout.check_parts()?;
+        Ok(layout)
+    }
+
+    /// A layout whose axes nest as stated: for every dimension those that shard it, outermost first.
+    pub fn nested(
+        shape: Vec<u64>,
+        dtype: Dtype,
+        mesh: Arc<Mesh>,
+        placements: Vec<Placement>,
+        nesting: Vec<Vec<usize>>,
+    ) -> Result<Self, LayoutError> {
+        let layout = Self::unchecked(shape, dtype, mesh, placements)?;
+        if nesting.len() != layout.shape.len() {
+            return Err(LayoutError::Nesting { dim: nesting.len(), given: Vec::new(), axes: Vec::new() });
+        }
+        for (dim, (given, axes)) in nesting.iter().zip(&layout.nesting).enumerate() {
+            let mut sorted = given.clone();
+            sorted.sort_unstable();
+            if sorted != *axes {
+                return Err(LayoutError::Nesting { dim, given: given.clone(), axes: axes.clone() });
+            }
+        }
+        let layout = Self { nesting, ..layout };
+        layout.check_parts()?;
+        Ok(layout)
+    }
+
+    /// A layout in mesh axis order, whose parts may not exist yet.
+    fn unchecked(
+        shape: Vec<u64>,
+        dtype: Dtype,
+        mesh: Arc<Mesh>,
+        placements: Vec<Placement>,
+    ) -> Result<Self, LayoutError> {
         if shape.len() > Self::MAX_RANK {
             return Err(LayoutError::TooManyDimensions { rank: shape.len() });
         }
@@ -73,9 +109,7 @@ impl Layout {
                 check_count(placement, axis, mesh.shape()[axis])?;
             }
         }
-        let layout = Self { shape, dtype, mesh, placements, nesting, blocks: None, padding: None };
-        layout.check_parts()?;
-        Ok(layout)
+        Ok(Self { shape, dtype, mesh, placements, nesting, blocks: None, padding: None })
     }
 
     /// The same with another nesting order of the axes that shard `dim`, outermost first; an inner axis splits

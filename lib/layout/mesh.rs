@@ -155,6 +155,17 @@ impl Mesh {
         self.shape[axis + 1..].iter().map(|&length| length as usize).product()
     }
 
+    /// The same with `count` axes of length 1 behind the others.
+    pub fn with_unit_axes(mut self, count: usize) -> Self {
+        let axes = self.shape.len();
+        self.shape.resize(axes + count, 1);
+        if let Members::Affine(affine) = &mut self.members {
+            affine.strides.resize(axes + count, 0);
+            affine.order.extend(axes..axes + count);
+        }
+        self
+    }
+
     /// The part of the mesh at these coordinates along `axis`, in the order given; the axis stays, as long as the list.
     pub fn select(&self, axis: usize, coordinates: &[u32]) -> Result<Self, LayoutError> {
         let length = self.shape.get(axis).copied().unwrap_or(0);

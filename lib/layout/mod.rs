@@ -8,6 +8,7 @@
 mod axis_map;
 pub mod content_digest;
 mod dtype;
+mod element;
 mod error;
 mod experts;
 mod fused;

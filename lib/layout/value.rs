@@ -41,15 +41,7 @@ impl TryFrom<LayoutValue> for Layout {
             }
         }
         let shape = value.blocks.as_ref().map_or(&value.shape, |(weight, _)| weight).clone();
-        let mut layout = Layout::new(shape, value.dtype, value.mesh, value.placements)?;
-        if value.nesting.len() != layout.shape().len() {
-            return Err(LayoutError::Nesting { dim: value.nesting.len(), given: Vec::new(), axes: Vec::new() });
-        }
-        for (dim, axes) in value.nesting.iter().enumerate() {
-            if *axes != layout.nesting()[dim] {
-                layout = layout.with_nesting(dim, axes)?;
-            }
-        }
+        let mut layout = Layout::nested(shape, value.dtype, value.mesh, value.placements, value.nesting)?;
         if let Some((_, blocks)) = &value.blocks {
             layout = layout.block_scales(blocks, value.dtype)?;
         }

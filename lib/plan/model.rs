@@ -6,7 +6,8 @@ use super::{Manifest, PlanError};
 use crate::base::Rank;
 use crate::layout::model::Model;
 use crate::layout::parallel::{
-    FuseSide, FusedTensor, ParallelError, ParallelSpec, RuledModel, Rules, RulesError, SideLayouts,
+    FuseSide, FusedTensor, Origin, ParallelError, ParallelSpec, PreparedModel, RuledModel, Rules, RulesError,
+    SideLayouts,
 };
 
 /// How one side lies.
@@ -33,6 +34,15 @@ pub struct ModelManifest {
     pub source_fused: Vec<FusedTensor>,
     /// The same of the destination.
     pub destination_fused: Vec<FusedTensor>,
+    /// Where the elements of every tensor stand in the model.
+    pub origins: Vec<Origin>,
+    /// Numbers in the manifest of tensors that have a dimension of extent 1 in front, which the model has not: a side
+    /// stacks them.
+    pub leading: Vec<usize>,
+    /// Numbers in the manifest of tensors whose last two dimensions the source has in the other order in memory.
+    pub source_transposed: Vec<usize>,
+    /// The same of the destination.
+    pub destination_transposed: Vec<usize>,
 }
 
 /// Every tensor of `model`, from `source` to `destination`. A tied tensor moves once, under the first of its names that
@@ -44,10 +54,11 @@ pub fn model_manifest(
 ) -> Result<ModelManifest, PlanError> {
     let (source_rules, destination_rules) =
         (source.rules.on(FuseSide::Source), destination.rules.on(FuseSide::Destination));
-    let from = apply("source", model, &source_rules)?;
+    let prepared = PreparedModel::new(model, &source_rules, &destination_rules).map_err(rules_error("source"))?;
+    let from = source_rules.apply_to(&prepared).map_err(rules_error("source"))?;
     let other = match std::ptr::eq(&*source_rules, &*destination_rules) {
         true => None,
-        false => Some(apply("destination", model, &destination_rules)?),
+        false => Some(destination_rules.apply_to(&prepared).map_err(rules_error("destination"))?),
     };
     let to = other.as_ref().unwrap_or(&from);
     let mut held = SideLayouts::new(&from, source.spec, source.ranks).map_err(spec_error("source"))?;
@@ -58,10 +69,15 @@ pub fn model_manifest(
         keep_dtype: Vec::new(),
         source_fused: Vec::new(),
         destination_fused: Vec::new(),
+        origins: Vec::new(),
+        leading: Vec::new(),
+        source_transposed: Vec::new(),
+        destination_transposed: Vec::new(),
     };
     // Numbers in the manifest of tensors of the model.
-    let mut numbers = Vec::with_capacity(model.tensors().len());
-    for (index, tensor) in model.tensors().iter().enumerate() {
+    let tensors = prepared.model().tensors();
+    let mut numbers = Vec::with_capacity(tensors.len());
+    for (index, tensor) in tensors.iter().enumerate() {
         if from.rule(index).is_none() || to.rule(index).is_none() {
             made.unmatched.push(tensor.name.clone());
         }
@@ -71,9 +87,16 @@ pub fn model_manifest(
         }
         let held = held.layout(index).map_err(rules_error("source"))?;
         let wanted = wanted.layout(index).map_err(rules_error("destination"))?;
-        if to.keeps_dtype(index) {
-            made.keep_dtype.push(made.manifest.tensors().len());
+        let listed = [
+            (to.keeps_dtype(index), &mut made.keep_dtype),
+            (prepared.is_leading(index), &mut made.leading),
+            (from.is_transposed(index), &mut made.source_transposed),
+            (to.is_transposed(index), &mut made.destination_transposed),
+        ];
+        for (_, list) in listed.into_iter().filter(|(is_listed, _)| *is_listed) {
+            list.push(made.manifest.tensors().len());
         }
+        made.origins.push(prepared.origin(index));
         made.manifest.push(tensor.name.clone(), held, wanted)?;
     }
     let numbered = |ruled: &RuledModel<'_>| {
@@ -87,10 +110,6 @@ pub fn model_manifest(
     };
     (made.source_fused, made.destination_fused) = (numbered(&from), numbered(to));
     Ok(made)
-}
-
-fn apply<'a>(side: &'static str, model: &'a Model, rules: &'a Rules) -> Result<RuledModel<'a>, PlanError> {
-    rules.apply(model).map_err(rules_error(side))
 }
 
 fn rules_error(side: &'static str) -> impl Fn(RulesError) -> PlanError {

@@ -65,6 +65,14 @@ pub(crate) fn assemble(folder: &Path, ranks: &[u32]) -> Assembly {
     Assembly { tensors: whole.into_iter().map(join).collect(), held }
 }
 
+/// A tensor of a rank's shard file.
+pub(crate) fn shard(folder: &Path, rank: usize, name: &str) -> (Vec<usize>, Vec<u8>) {
+    let bytes = std::fs::read(folder.join(format!("rank-{rank:05}.safetensors"))).unwrap();
+    let shards = SafeTensors::deserialize(&bytes).unwrap();
+    let found = shards.tensor(name).unwrap_or_else(|error| panic!("{name} on rank {rank}: {error}"));
+    (found.shape().to_vec(), found.data().to_vec())
+}
+
 /// Row-major places of what a rank holds, in storage order.
 fn places(shape: &[u64], intervals: &[Vec<(u64, u64)>]) -> Vec<usize> {
     shape.iter().zip(intervals).fold(vec![0], |places, (&extent, held)| {

@@ -1,9 +1,9 @@
 //! Tensors that the destination stores as one: every shard against the definition of its form, head by head.
 
+use crate::assembly::shard;
 use crate::job::Job;
 use crate::model::{self, Tensor};
 use safetensors::{Dtype, SafeTensors};
-use std::path::Path;
 
 /// Attention of a BERT with 12 heads of 2 rows, and a tensor that no rule fuses.
 const BERT: &[Tensor] = &[
@@ -30,14 +30,6 @@ fn rows(tensor: &Tensor, from: usize, to: usize) -> Vec<u8> {
     let bytes = model::contents(tensor);
     let row = bytes.len() / tensor.2[0];
     bytes[from * row..to * row].to_vec()
-}
-
-/// A tensor of a rank's shard file.
-fn shard(folder: &Path, rank: usize, name: &str) -> (Vec<usize>, Vec<u8>) {
-    let bytes = std::fs::read(folder.join(format!("rank-{rank:05}.safetensors"))).unwrap();
-    let shards = SafeTensors::deserialize(&bytes).unwrap();
-    let found = shards.tensor(name).unwrap_or_else(|error| panic!("{name} on rank {rank}: {error}"));
-    (found.shape().to_vec(), found.data().to_vec())
 }
 
 #[test]
@@ -95,6 +87,23 @@ fn rules_of_users_with_heads_of_the_model() {
             (2 * of..2 * of + 2).flat_map(|row| [rows(&LLAMA[3], row, row + 1), rows(&LLAMA[4], row, row + 1)]);
         let in_turn: Vec<u8> = in_turn.flatten().collect();
         assert_eq!(shard(&out, rank, "model.layers.0.mlp.gate_up.weight"), (vec![4, 5], in_turn));
+    }
+}
+
+/// `fsdp` cuts the rows of the fused tensor that `tp` left, whichever varies faster from rank to rank.
+#[test]
+fn fused_tensors_are_fully_sharded() {
+    let rules = "[[fuse]]\nparts = [\"*.gate_proj.weight\", \"*.up_proj.weight\"]\ninto = \"*.gate_up.weight\"\n";
+    let (folder, path) = model::file(&LLAMA[3..]);
+    for spec in ["tp=2,fsdp=2", "fsdp=2,tp=2"] {
+        let out = folder.path().join(spec);
+        Job::new(5, &path).with("--src tp=1 --dst").with(spec).rules(rules).path("--out", &out).verified();
+        for rank in 0..4 {
+            let (tensor, part) = if spec.starts_with("tp") { (rank % 2, rank / 2) } else { (rank / 2, rank % 2) };
+            let expected = rows(&LLAMA[3 + part], 4 * tensor, 4 * tensor + 4);
+            let found = shard(&out, 1 + rank, "model.layers.0.mlp.gate_up.weight");
+            assert_eq!(found, (vec![4, 5], expected), "{spec}, rank {rank}");
+        }
     }
 }
 

@@ -47,6 +47,13 @@ impl Job {
         self
     }
 
+    /// `--rules` with a file of this text beside the model.
+    pub(crate) fn rules(self, text: &str) -> Self {
+        let file = Path::new(&self.arguments[0]).with_file_name("my.toml");
+        std::fs::write(&file, text).unwrap();
+        self.path("--rules", &file)
+    }
+
     /// An environment variable of the job.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));

@@ -2,10 +2,13 @@
 //!
 //! In: small models. Out: pass or fail. Guarantee: every job ends within its limit, also when it hangs.
 
+mod apart;
 mod assembly;
 mod bad_arguments;
 mod bad_models;
+mod bad_storage;
 mod casts;
+mod experts;
 mod faults;
 mod fused;
 mod job;
@@ -16,5 +19,7 @@ mod parallel;
 #[path = "../rig/process.rs"]
 mod process;
 mod results;
+mod scales;
 mod sides;
+mod storage;
 mod terminal;

@@ -40,6 +40,41 @@ pub(crate) fn contents((name, dtype, shape): &Tensor) -> Vec<u8> {
         .collect()
 }
 
+/// The elements of a tensor.
+pub(crate) struct Elements {
+    shape: &'static [usize],
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Elements {
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        Self { shape: tensor.2, bytes: contents(tensor), size: tensor.1.bitsize() / 8 }
+    }
+
+    /// Bytes of the element at `index`.
+    pub(crate) fn at(&self, index: &[usize]) -> Vec<u8> {
+        let place = index.iter().zip(self.shape).fold(0, |place, (&at, &extent)| {
+            assert!(at < extent, "{index:?} in {:?}", self.shape);
+            place * extent + at
+        });
+        self.bytes[place * self.size..][..self.size].to_vec()
+    }
+}
+
+/// Shape and bytes of a tensor, from its elements one by one.
+pub(crate) fn built(shape: &[usize], element: impl Fn(&[usize]) -> Vec<u8>) -> (Vec<usize>, Vec<u8>) {
+    let count = shape.iter().product();
+    let index = |mut rest: usize| {
+        let mut index = vec![0; shape.len()];
+        for (at, &extent) in index.iter_mut().zip(shape).rev() {
+            (*at, rest) = (rest % extent, rest / extent);
+        }
+        index
+    };
+    (shape.to_vec(), (0..count).flat_map(|place| element(&index(place))).collect())
+}
+
 /// Writes a safetensors file.
 pub(crate) fn write(path: &Path, tensors: &[Tensor]) {
     let bytes: Vec<Vec<u8>> = tensors.iter().map(contents).collect();

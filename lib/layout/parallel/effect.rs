@@ -58,6 +58,11 @@ impl Effect {
         }
     }
 
+    /// Whether fully sharded data parallelism cuts the first dimension, whichever that is.
+    pub(super) fn cuts_first(&self) -> bool {
+        self.fully_sharded == FullySharded::First
+    }
+
     /// An axis that shards a dimension which a tensor of `rank` dimensions lacks.
     pub(super) fn outside(&self, rank: usize) -> Option<(ParallelAxis, usize)> {
         let stated = match self.fully_sharded {

@@ -1,7 +1,7 @@
 //! What can be wrong with a parallel spec or with rules. Each message says the value, what is allowed, what to do.
 
-use super::{FuseRuleError, ParallelAxis, PatternError};
-use crate::layout::LayoutError;
+use super::{ExpertFileError, FuseRuleError, ParallelAxis, PatternError, StorageError};
+use crate::layout::{ExpertError, LayoutError};
 use thiserror::Error;
 
 /// A parallel spec that cannot be used.
@@ -171,14 +171,17 @@ impl ParallelError {
 pub enum RulesError {
     /// Not a rules file.
     #[error(
-        "{origin} is no rules file; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or stage"
+        "{origin} is no rules file: {}{reason}; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or \
+         stage, and [[fuse]], [[split]], [[store]], [[scales]] and [[tied]] tables",
+        line.map_or(String::new(), |line| format!("line {line}: "))
     )]
     Unreadable {
         /// Where the text comes from.
         origin: String,
-        /// What the TOML reader says.
-        #[source]
-        source: Box<toml::de::Error>,
+        /// Line of the text, where it is known.
+        line: Option<usize>,
+        /// What the TOML reader says; of an unknown key which are allowed.
+        reason: String,
     },
     /// A rule without names.
     #[error("rule {rule} lists no names; give at least one pattern, such as names = [\"*.q_proj.weight\"]")]
@@ -350,14 +353,41 @@ pub enum RulesError {
         /// The other name.
         second: String,
     },
-    /// A rule that fuses tensors.
-    #[error("fuse rule {rule}")]
+    /// A rule that fuses tensors or takes them apart.
+    #[error("rule {rule}")]
     Fuse {
         /// The rule.
         rule: String,
         /// Why.
         #[source]
         source: FuseRuleError,
+    },
+    /// A rule about the storage of tensors.
+    #[error("rule {rule}")]
+    Storage {
+        /// The rule.
+        rule: String,
+        /// Why.
+        #[source]
+        source: StorageError,
+    },
+    /// Tensors taken apart are no model.
+    #[error("the tensors that [[split]] rules make are no model: {reason}")]
+    Model {
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// An expert map.
+    #[error(transparent)]
+    Experts(#[from] ExpertFileError),
+    /// Slots of experts.
+    #[error("the experts of {tensor:?} cannot be dealt out as the expert map says")]
+    Slots {
+        /// A tensor of the layer.
+        tensor: String,
+        /// Why.
+        #[source]
+        source: ExpertError,
     },
     /// A layout that cannot be made.
     #[error("the layout of tensor {tensor:?} cannot be made")]

@@ -11,12 +11,17 @@
 //! split = "even"                # the default; or as-needed, rows
 //! side = "destination"          # the default; or source, both
 //! dim = 0                       # the default
+//!
+//! [[fuse]]
+//! parts = ["*.experts.{expert}.gate_proj.weight", "*.experts.{expert}.up_proj.weight"]   # one part or more
+//! into = "*.experts.w13_weight"
+//! experts = "stacked"           # all experts of a layer: [slots, 2 x inner, hidden] from tensors [inner, hidden]
 //! ```
 
 use super::FuseRuleError;
+use super::heads::{HeadCounts, HeadsFrom, HeadsText, Known, read_form, read_split, read_stacked, unknown};
 use super::pattern::NamePattern;
-use crate::layout::model::Dimensions;
-use crate::layout::{FusedAxis, FusedError, FusedForm, HeadSplit, Heads, Split};
+use crate::layout::{FusedAxis, FusedError, FusedForm, HeadSplit, Split};
 use serde::Deserialize;
 
 /// Side of a transfer that stores tensors fused.
@@ -26,6 +31,20 @@ pub enum FuseSide {
     Source,
     /// Where they go.
     Destination,
+}
+
+impl FuseSide {
+    pub(super) const ALLOWED: &'static str = "destination, source, both";
+
+    /// The sides of a word; none for an unknown one.
+    pub(super) fn read(word: Option<&str>) -> Option<Vec<FuseSide>> {
+        match word {
+            None | Some("destination") => Some(vec![FuseSide::Destination]),
+            Some("source") => Some(vec![FuseSide::Source]),
+            Some("both") => Some(vec![FuseSide::Source, FuseSide::Destination]),
+            Some(_) => None,
+        }
+    }
 }
 
 /// A table as it is written.
@@ -39,30 +58,9 @@ pub(super) struct FuseText {
     default_heads: Option<HeadCounts>,
     split: Option<String>,
     side: Option<String>,
+    experts: Option<String>,
     #[serde(default)]
     dim: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum HeadsText {
-    Word(String),
-    Counts(HeadCounts),
-}
-
-/// Numbers of heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HeadCounts {
-    query: u64,
-    key_value: u64,
-}
-
-/// Where the numbers of heads come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HeadsFrom {
-    Rule(HeadCounts),
-    Model { default: Option<HeadCounts> },
 }
 
 /// A rule that fuses tensors.
@@ -73,6 +71,8 @@ pub(super) struct FuseRule {
     pub(super) parts: Vec<NamePattern>,
     pub(super) into: NamePattern,
     pub(super) dim: usize,
+    /// Whether all experts of a layer make one tensor, with a dimension for their slots in front.
+    pub(super) stacked: bool,
     sides: Vec<FuseSide>,
     form: FusedForm,
     attention: Option<(HeadsFrom, HeadSplit)>,
@@ -80,51 +80,24 @@ pub(super) struct FuseRule {
 
 impl FuseRule {
     pub(super) fn read(text: FuseText, origin: String) -> Result<Self, FuseRuleError> {
-        if text.parts.len() < 2 {
+        let stacked = read_stacked(text.experts.as_deref())?;
+        if text.parts.len() < if stacked { 1 } else { 2 } {
             return Err(FuseRuleError::Parts { parts: text.parts.len() });
         }
         let parts = text.parts.iter().map(|part| NamePattern::parse(part)).collect::<Result<Vec<_>, _>>()?;
         let into = NamePattern::parse(&text.into)?;
-        for pattern in parts.iter().chain([&into]) {
-            let (open, first_open) = (pattern.open_components(), parts[0].open_components());
-            if open != first_open {
-                let (pattern, first) = (pattern.text().to_string(), parts[0].text().to_string());
-                return Err(FuseRuleError::Open { pattern, open, first, first_open });
-            }
-        }
-        let form = match text.form.as_deref() {
-            None | Some("concatenated") => FusedForm::Concatenated,
-            Some("grouped") => FusedForm::Grouped,
-            Some("interleaved") => FusedForm::Interleaved,
-            Some(word) => return Err(unknown("form", word, "concatenated, grouped, interleaved")),
-        };
-        let split = match text.split.as_deref() {
-            None => None,
-            Some("even") => Some(HeadSplit::Even),
-            Some("as-needed") => Some(HeadSplit::AsNeeded),
-            Some("rows") => Some(HeadSplit::Rows),
-            Some(word) => return Err(unknown("split", word, "even, as-needed, rows")),
-        };
-        let sides = match text.side.as_deref() {
-            None | Some("destination") => vec![FuseSide::Destination],
-            Some("source") => vec![FuseSide::Source],
-            Some("both") => vec![FuseSide::Source, FuseSide::Destination],
-            Some(word) => return Err(unknown("side", word, "destination, source, both")),
-        };
-        let attention = match (text.heads, text.default_heads) {
-            (None, None) if split.is_none() => None,
-            (Some(HeadsText::Counts(counts)), None) => Some(HeadsFrom::Rule(counts)),
-            (Some(HeadsText::Word(word)), default) if word == "model" => Some(HeadsFrom::Model { default }),
-            (Some(HeadsText::Word(word)), _) => {
-                return Err(unknown("heads", &word, "\"model\", or { query = N, key_value = N }"));
-            }
-            _ => return Err(FuseRuleError::HeadKeys),
-        };
-        if attention.is_some() && parts.len() != 3 {
+        check_open(&parts, &into, stacked)?;
+        let form = read_form(text.form.as_deref())?;
+        let split = read_split(text.split.as_deref())?;
+        let side = text.side.as_deref();
+        let sides = FuseSide::read(side);
+        let sides = sides.ok_or_else(|| unknown("side", side.unwrap_or_default(), FuseSide::ALLOWED))?;
+        let heads = HeadsFrom::read(text.heads, text.default_heads)?;
+        if (heads.is_none() && split.is_some()) || (heads.is_some() && (parts.len() != 3 || stacked)) {
             return Err(FuseRuleError::HeadKeys);
         }
-        let attention = attention.map(|heads| (heads, split.unwrap_or(HeadSplit::Even)));
-        Ok(Self { origin, parts, into, dim: text.dim, sides, form, attention })
+        let attention = heads.map(|heads| (heads, split.unwrap_or(HeadSplit::Even)));
+        Ok(Self { origin, parts, into, dim: text.dim, stacked, sides, form, attention })
     }
 
     pub(super) fn is_on(&self, side: FuseSide) -> bool {
@@ -136,33 +109,36 @@ impl FuseRule {
         &self,
         into: &str,
         extents: &[u64],
-        (model, dimensions): (&str, Dimensions),
+        model: Known<'_>,
         ranks: u32,
     ) -> Result<FusedAxis, FuseRuleError> {
         let failed = |source: FusedError| FuseRuleError::Fused { into: into.to_string(), source };
-        let Some((from, split)) = self.attention else {
-            return FusedAxis::split(extents, self.form, &Split::Floor, ranks).map_err(failed);
-        };
-        let stated = dimensions.heads.map(|query| HeadCounts {
-            query: query.into(),
-            key_value: dimensions.key_value_heads.unwrap_or(query).into(),
-        });
-        let counts = match from {
-            HeadsFrom::Rule(counts) => Some(counts),
-            HeadsFrom::Model { default } => stated.or(default),
-        };
-        let HeadCounts { query, key_value } =
-            counts.ok_or_else(|| FuseRuleError::HeadsUnknown { model: model.to_string() })?;
-        let size = extents[0].checked_div(query).unwrap_or(0);
-        let expected = [query, key_value, key_value].map(|heads| heads.checked_mul(size));
-        if !extents.iter().copied().map(Some).eq(expected) {
-            let (into, extents) = (into.to_string(), extents.to_vec());
-            return Err(FuseRuleError::HeadsDiffer { into, extents, query, key_value });
+        match self.attention {
+            None => FusedAxis::split(extents, self.form, &Split::Floor, ranks).map_err(failed),
+            Some((from, split)) => {
+                let heads = from.counts(model)?.of_extents(into, extents)?;
+                FusedAxis::attention(heads, self.form, split, ranks).map_err(failed)
+            }
         }
-        FusedAxis::attention(Heads { query, key_value, size }, self.form, split, ranks).map_err(failed)
     }
 }
 
-fn unknown(key: &'static str, value: &str, allowed: &'static str) -> FuseRuleError {
-    FuseRuleError::Word { key, value: value.to_string(), allowed }
+/// What `*`, `{a,b}` and `{expert}` stand for must be the same in all patterns; the name of a stack has no expert.
+pub(super) fn check_open(parts: &[NamePattern], whole: &NamePattern, stacked: bool) -> Result<(), FuseRuleError> {
+    if let Some(pattern) = parts.iter().find(|part| stacked && !part.has_expert()) {
+        return Err(FuseRuleError::Stacked { pattern: pattern.text().to_string() });
+    }
+    if stacked && whole.has_expert() {
+        return Err(FuseRuleError::Stacked { pattern: whole.text().to_string() });
+    }
+    let of_all = |pattern: &NamePattern| pattern.open_components() - usize::from(stacked && pattern.has_expert());
+    let first_open = of_all(&parts[0]);
+    for pattern in parts.iter().chain([whole]) {
+        let open = of_all(pattern);
+        if open != first_open {
+            let (pattern, first) = (pattern.text().to_string(), parts[0].text().to_string());
+            return Err(FuseRuleError::Open { pattern, open, first, first_open });
+        }
+    }
+    Ok(())
 }

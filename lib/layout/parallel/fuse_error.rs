@@ -32,6 +32,34 @@ pub enum FuseRuleError {
         /// What that leaves open.
         first_open: usize,
     },
+    /// `{expert}` at the wrong place of a rule for stacks.
+    #[error(
+        "pattern {pattern:?}: with experts = \"stacked\" every part has {{expert}}, and the tensor of all experts has not"
+    )]
+    Stacked {
+        /// The pattern.
+        pattern: String,
+    },
+    /// Experts without a dimension for them.
+    #[error(
+        "{into:?} is a stack of experts, for which the parts need a leading dimension; layouts of such a model come from a manifest of both sides"
+    )]
+    NoLeading {
+        /// What is made.
+        into: String,
+    },
+    /// Experts that are missing from a stack.
+    #[error(
+        "{into:?} is made of {experts} experts, and the model has {count}, counted from 0; its parts need rules with experts = \"per-tensor\", and every expert its tensors"
+    )]
+    Experts {
+        /// What is made.
+        into: String,
+        /// Experts in it.
+        experts: usize,
+        /// Experts of the model.
+        count: u64,
+    },
     /// A key with an unknown word.
     #[error("{key} = {value:?}; allowed are {allowed}")]
     Word {
@@ -54,6 +82,24 @@ pub enum FuseRuleError {
         model: String,
         /// The patterns.
         parts: Vec<String>,
+    },
+    /// A tensor that cannot be taken apart.
+    #[error(
+        "tensor {from:?} of shape {shape:?} cannot be taken apart into {parts} parts along dimension {dim}{}: it must have that \
+         dimension and no extent of 0; give parts of equal extents, sizes = [...] that sum to the extent, or heads",
+        if *stacked { " behind that of the experts" } else { "" }
+    )]
+    Apart {
+        /// The tensor.
+        from: String,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// Parts.
+        parts: usize,
+        /// The dimension, counted in the parts.
+        dim: usize,
+        /// Whether the first dimension counts experts.
+        stacked: bool,
     },
     /// A part that the model lacks.
     #[error(
@@ -113,18 +159,6 @@ pub enum FuseRuleError {
         query: u64,
         /// Key-value heads.
         key_value: u64,
-    },
-    /// No axis of the mesh can carry the arrangement.
-    #[error(
-        "{into:?} needs an axis that cuts dimension {dim} or nothing, and {spec} has none; write tp=1 beside the others"
-    )]
-    NoAxis {
-        /// What is made.
-        into: String,
-        /// The fused dimension.
-        dim: usize,
-        /// Sizes of the axes.
-        spec: String,
     },
     /// Fused storage that is not possible.
     #[error("{into:?} cannot be stored")]

@@ -5,30 +5,43 @@
 //! Guarantee: pure; the same texts give the same layouts everywhere, and a name that two rules treat differently is an
 //! error.
 
+mod arrange;
 mod axis;
 mod effect;
 mod error;
+mod expert_file;
 mod fuse;
 mod fuse_error;
 mod fused;
+mod heads;
 mod layer_file;
 mod pattern;
+mod prepare;
 mod ruled;
 mod rules;
 mod rules_text;
 mod side;
+mod side_storage;
 mod spec;
+mod split;
+mod storage;
+mod storage_error;
+mod store;
 mod system;
 
 pub use axis::ParallelAxis;
 pub use error::{ParallelError, RulesError};
+pub use expert_file::{ExpertFile, ExpertFileError};
 pub use fuse::FuseSide;
 pub use fuse_error::FuseRuleError;
 pub use fused::FusedTensor;
 pub use layer_file::{LayerFile, LayerFileError};
 pub use pattern::PatternError;
+pub use prepare::PreparedModel;
 pub use ruled::RuledModel;
 pub use rules::Rules;
 pub use side::SideLayouts;
 pub use spec::{ExpertConvention, ParallelSpec, WeightView};
+pub use split::{Origin, OriginAxis};
+pub use storage_error::StorageError;
 pub use system::{System, SystemError};

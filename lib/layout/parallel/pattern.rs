@@ -112,6 +112,13 @@ impl NamePattern {
         self.components.iter().map(open).sum()
     }
 
+    /// Place of `{expert}` among the open components.
+    pub(super) fn expert_place(&self) -> Option<usize> {
+        let expert = self.components.iter().position(|component| *component == Component::Expert)?;
+        let before = Self { text: String::new(), components: self.components[..expert].to_vec() };
+        Some(before.open_components())
+    }
+
     /// What the open components of the pattern stand for when it matches all of `name`; of several ways the one in
     /// which the first `*` are shortest.
     pub(super) fn captures(&self, name: &[&str]) -> Option<Vec<String>> {

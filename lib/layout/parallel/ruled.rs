@@ -2,9 +2,10 @@
 //! only are looked up once, unless a pattern spells the number out, so the cost follows the kinds of names.
 
 use super::effect::{Effect, StageWord};
+use super::fused::differ;
 use super::pattern::plain_number;
 use super::rules::Found;
-use super::{FuseRuleError, FusedTensor, Rules, RulesError};
+use super::{FuseRuleError, FusedTensor, PreparedModel, Rules, RulesError};
 use crate::layout::FusedAxis;
 use crate::layout::model::{Model, ModelTensor};
 use std::collections::HashMap;
@@ -12,16 +13,20 @@ use std::collections::HashMap;
 /// A model whose tensors have been looked up in rules.
 #[derive(Debug, Clone)]
 pub struct RuledModel<'a> {
-    model: &'a Model,
-    rules: &'a Rules,
+    pub(super) model: &'a Model,
+    pub(super) rules: &'a Rules,
     /// Distinct effects; the first one is that of names that no rule knows.
     effects: Vec<Effect>,
-    tensors: Vec<RuledTensor>,
+    pub(super) tensors: Vec<RuledTensor>,
     /// For every tied group the places where its names stand in the pipeline.
     tied_places: Vec<Vec<Place>>,
     unmatched: Vec<String>,
-    layers: u64,
-    fused: Vec<FusedTensor>,
+    pub(super) layers: u64,
+    pub(super) fused: Vec<FusedTensor>,
+    /// Tensors with a dimension in front that no rule counts; none where there are none.
+    pub(super) leading: &'a [bool],
+    /// Rows of the expert file by layer; none where there is no file.
+    pub(super) expert_rows: HashMap<Option<u64>, usize>,
 }
 
 /// What is known of a tensor.
@@ -37,6 +42,10 @@ pub(super) struct RuledTensor {
     pub(super) is_alias: bool,
     /// Number of the fused tensor that it is part of, and of the part.
     pub(super) fused: Option<(u32, u32)>,
+    /// Number of the rule that says how it is stored.
+    pub(super) store: Option<u32>,
+    /// Where it has the scales of a weight: number of that, and of the rule.
+    pub(super) scales: Option<(usize, u32)>,
 }
 
 /// Where a tensor stands in the pipeline.
@@ -61,6 +70,15 @@ struct Finder<'a> {
 impl Rules {
     /// Looks up the rule of every tensor. A rule of a user's file that decides no tensor is an error.
     pub fn apply<'a>(&'a self, model: &'a Model) -> Result<RuledModel<'a>, RulesError> {
+        self.look_up(model, &[])
+    }
+
+    /// The same for a model that was prepared for both sides.
+    pub fn apply_to<'a>(&'a self, prepared: &'a PreparedModel<'_>) -> Result<RuledModel<'a>, RulesError> {
+        self.look_up(prepared.model(), prepared.leading())
+    }
+
+    fn look_up<'a>(&'a self, model: &'a Model, leading: &'a [bool]) -> Result<RuledModel<'a>, RulesError> {
         let mut finder = Finder::new(self);
         let found = model.tensors().iter().map(|tensor| finder.find(&tensor.name));
         let found = found.collect::<Result<Vec<_>, _>>()?;
@@ -76,9 +94,12 @@ impl Rules {
             unmatched: Vec::new(),
             layers: self.layer_count(model, &found),
             fused: self.fused_tensors(model)?,
+            leading,
+            expert_rows: HashMap::new(),
         };
+        let scales = self.scales_of(model, &found)?;
         for (index, (tensor, found)) in model.tensors().iter().zip(&found).enumerate() {
-            if found.is_none() {
+            if found.is_none() && scales[index].is_none() {
                 ruled.unmatched.push(tensor.name.clone());
             }
             ruled.tensors.push(RuledTensor {
@@ -88,10 +109,15 @@ impl Rules {
                 place: self.place(&tensor.name, *found),
                 is_alias: false,
                 fused: None,
+                store: None,
+                scales: scales[index],
             });
         }
+        ruled.follow_weights();
         ruled.tie(&mut finder)?;
+        ruled.store()?;
         ruled.fuse()?;
+        ruled.find_expert_rows()?;
         Ok(ruled)
     }
 
@@ -159,7 +185,7 @@ impl Rules {
     }
 
     /// The layer that a name speaks of.
-    fn layer(&self, name: &str) -> Option<u64> {
+    pub(super) fn layer(&self, name: &str) -> Option<u64> {
         let mut before = "";
         for component in name.split('.') {
             if self.layer_words.contains(before)
@@ -245,8 +271,9 @@ impl<'a> RuledModel<'a> {
     /// Whether a cast of the whole model must leave tensor number `index` as it is: routers, whose choices change with
     /// a rounded weight, and scales, which belong to weights that no cast takes.
     pub fn keeps_dtype(&self, index: usize) -> bool {
-        let scales = self.model.tensors()[index].name.ends_with("_scale_inv");
-        scales || self.effect(self.tensors[index].effect).keeps_dtype
+        let tensor = &self.tensors[index];
+        let scales = tensor.scales.is_some() || self.model.tensors()[index].name.ends_with("_scale_inv");
+        scales || self.effect(tensor.effect).keeps_dtype
     }
 
     /// Whether tensor number `index` moves under the name of another one that it is tied to.
@@ -273,24 +300,23 @@ impl<'a> RuledModel<'a> {
 
     /// Notes which tensors are parts; the other rules must treat the parts of one alike.
     fn fuse(&mut self) -> Result<(), RulesError> {
-        for (number, FusedTensor { dim, tensors, .. }) in (0..).zip(&self.fused) {
+        for (number, FusedTensor { name, dim, tensors, stacked, .. }) in (0..).zip(&self.fused) {
             let kind = |index: usize| {
                 let tensor = &self.tensors[index];
-                (tensor.effect, tensor.place, tensor.expert, tensor.is_alias)
+                let expert = tensor.expert.filter(|_| stacked.is_none());
+                (tensor.effect, tensor.place, expert, tensor.is_alias, self.is_transposed(index))
             };
             if let Some(&other) = tensors.iter().find(|&&index| kind(index) != kind(tensors[0])) {
-                let (first, second) = (&self.model.tensors()[tensors[0]], &self.model.tensors()[other]);
-                let source = FuseRuleError::Differ {
-                    first: first.name.clone(),
-                    first_shape: first.shape.clone(),
-                    second: second.name.clone(),
-                    second_shape: second.shape.clone(),
-                    dim: *dim,
-                };
+                let source = differ(&self.model.tensors()[tensors[0]], &self.model.tensors()[other], *dim);
                 return Err(self.fuse_error(number, source));
             }
-            for (part, &index) in (0..).zip(tensors) {
-                self.tensors[index].fused = Some((number, part));
+            self.check_parts(name, tensors)?;
+            if stacked.is_some() {
+                self.check_stack(number)?;
+            }
+            let parts = stacked.unwrap_or(tensors.len());
+            for (part, &index) in tensors.iter().enumerate() {
+                self.tensors[index].fused = Some((number, (part % parts) as u32));
             }
         }
         Ok(())

@@ -29,13 +29,17 @@
 //! names = ["model.embed_tokens.weight", "lm_head.weight"]   # one tensor of two names
 //! ```
 //!
-//! `[[fuse]]` tables, of tensors that a side stores as one, are in `fuse`.
+//! `[[fuse]]` tables, of tensors that a side stores as one, are in `fuse`; `[[split]]` tables, of tensors that a checkpoint
+//! stores as one, in `split`; `[[store]]` and `[[scales]]` tables, of how a side stores a tensor, in `store`.
 
-use super::RulesError;
 use super::effect::Effect;
-use super::fuse::FuseRule;
+use super::fuse::{FuseRule, FuseSide};
 use super::pattern::{Match, NamePattern};
 use super::rules_text::{Document, read};
+use super::split::SplitRule;
+use super::store::{ScaleRule, StoreRule};
+use super::{ExpertFile, RulesError};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// The rules that come with the library, by file name.
@@ -47,12 +51,15 @@ pub(super) const EMBEDDED: [(&str, &str); 4] = [
 ];
 
 /// Rules that fuse tensors, by file name; they count when they are asked for.
-pub(super) const FUSING: [(&str, &str); 5] = [
+pub(super) const FUSING: [(&str, &str); 8] = [
     ("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml")),
     ("llama-fused.toml", include_str!("../rules/llama-fused.toml")),
     ("moe-fused.toml", include_str!("../rules/moe-fused.toml")),
     ("moe-stacked-fused.toml", include_str!("../rules/moe-stacked-fused.toml")),
+    ("moe-stack.toml", include_str!("../rules/moe-stack.toml")),
+    ("mixtral-stack.toml", include_str!("../rules/mixtral-stack.toml")),
     ("deepseek-fused.toml", include_str!("../rules/deepseek-fused.toml")),
+    ("deepseek-stack.toml", include_str!("../rules/deepseek-stack.toml")),
 ];
 
 /// Rules for tensors by name, in tiers: the first tier with a rule for a name decides.
@@ -65,6 +72,14 @@ pub struct Rules {
     pub(super) tied: Vec<(String, Vec<String>)>,
     /// Tensors that are stored as one.
     pub(super) fuses: Vec<FuseRule>,
+    /// Tensors that a checkpoint stores as one.
+    pub(super) splits: Vec<SplitRule>,
+    /// How single tensors are stored.
+    pub(super) stores: Vec<StoreRule>,
+    /// Scales of blocks; the first rule for a name decides.
+    pub(super) scales: Vec<ScaleRule>,
+    /// Slots of experts, by side.
+    pub(super) expert_files: Vec<(FuseSide, ExpertFile)>,
 }
 
 /// Rules of one origin.
@@ -130,6 +145,7 @@ impl Rules {
         let mut all = Self::default();
         let rules = all.absorb(read(text, origin)?);
         all.tiers.push(Tier { rules, is_for_this_model: true });
+        all.scales.iter_mut().for_each(|rule| rule.is_for_this_model = true);
         Ok(all)
     }
 
@@ -139,7 +155,33 @@ impl Rules {
         overrides.layer_words.append(&mut self.layer_words);
         overrides.tied.append(&mut self.tied);
         overrides.fuses.append(&mut self.fuses);
+        overrides.splits.append(&mut self.splits);
+        overrides.stores.append(&mut self.stores);
+        overrides.scales.append(&mut self.scales);
+        overrides.expert_files.append(&mut self.expert_files);
         overrides
+    }
+
+    /// The same where a side stores experts in the slots of `file`.
+    pub fn with_experts(mut self, side: FuseSide, file: ExpertFile) -> Self {
+        self.expert_files.retain(|(known, _)| *known != side);
+        self.expert_files.push((side, file));
+        self
+    }
+
+    /// The rules as they are for one side: those about the storage of the other are left out.
+    pub fn on(&self, side: FuseSide) -> Cow<'_, Rules> {
+        let same = self.fuses.iter().all(|rule| rule.is_on(side))
+            && self.stores.iter().all(|rule| rule.is_on(side))
+            && self.expert_files.is_empty();
+        if same {
+            return Cow::Borrowed(self);
+        }
+        let mut rules = self.clone();
+        rules.fuses.retain(|rule| rule.is_on(side));
+        rules.stores.retain(|rule| rule.is_on(side));
+        rules.expert_files.retain(|(known, _)| *known == side);
+        Cow::Owned(rules)
     }
 
     /// Takes all but the rules.
@@ -147,6 +189,9 @@ impl Rules {
         self.layer_words.extend(document.layer_words);
         self.tied.extend(document.tied);
         self.fuses.extend(document.fuses);
+        self.splits.extend(document.splits);
+        self.stores.extend(document.stores);
+        self.scales.extend(document.scales);
         document.rules
     }
 

@@ -1,6 +1,7 @@
 //! Rules. In: TOML texts. Out: nothing. Guarantee: damaged texts are refused or read, and errors name file and line.
 
 use super::*;
+use crate::layout::model::{Model, published_names};
 use crate::layout::parallel::ParallelAxis;
 use proptest::prelude::*;
 
@@ -65,6 +66,80 @@ fn overrides_win() {
     assert_eq!(origin(&rules.with_overrides(last), "a.self_attn.b"), Some("last.toml:1".to_string()));
     assert_eq!(origin(&Rules::default(), "a"), None);
     assert_eq!(find(&Rules::parse("", "empty.toml").unwrap(), "a"), Ok(None));
+}
+
+/// Names of a layer of Mixtral and of BERT with what is around it; those of other families come from published models.
+fn other_names() -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for layer in 0..2 {
+        let bert = format!("bert.encoder.layer.{layer}");
+        for part in [
+            "attention.self.query",
+            "attention.self.key",
+            "attention.self.value",
+            "attention.output.dense",
+            "attention.output.LayerNorm",
+            "intermediate.dense",
+            "output.dense",
+            "output.LayerNorm",
+        ] {
+            names.extend(["weight", "bias"].map(|kind| format!("{bert}.{part}.{kind}")));
+        }
+        let mixtral = format!("model.layers.{layer}");
+        names.extend(["q", "k", "v", "o"].map(|part| format!("{mixtral}.self_attn.{part}_proj.weight")));
+        // Qwen2 has biases, Qwen2 with experts one that every token takes.
+        names.extend(["q", "k", "v"].map(|part| format!("{mixtral}.self_attn.{part}_proj.bias")));
+        names.extend(["gate", "up", "down"].map(|part| format!("{mixtral}.mlp.shared_expert.{part}_proj.weight")));
+        names.push(format!("{mixtral}.mlp.shared_expert_gate.weight"));
+        names.push(format!("{mixtral}.block_sparse_moe.gate.weight"));
+        for expert in 0..8 {
+            let of = |part| format!("{mixtral}.block_sparse_moe.experts.{expert}.{part}.weight");
+            names.extend(["w1", "w2", "w3"].map(of));
+        }
+    }
+    let kinds = ["word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"];
+    names.extend(kinds.map(|kind| format!("bert.embeddings.{kind}.weight")));
+    let others = ["embeddings.LayerNorm.bias", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"];
+    names.extend(others.map(|kind| format!("bert.{kind}")));
+    names.extend(["cls.predictions.bias", "cls.predictions.transform.dense.weight"].map(String::from));
+    names.extend(["cls.predictions.decoder.weight", "cls.seq_relationship.bias"].map(String::from));
+    names
+}
+
+#[test]
+fn every_name_of_every_family_is_matched_by_one_rule() {
+    let rules = Rules::embedded().unwrap();
+    let published = published_names().flat_map(|name| {
+        let stacked = Model::published(&format!("{name}-stacked")).ok();
+        [Some(Model::published(name).unwrap()), stacked].into_iter().flatten()
+    });
+    let names =
+        published.flat_map(|model| model.tensors().iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>());
+    let mut seen = BTreeSet::new();
+    for name in names.chain(other_names()) {
+        // Names that differ in the numbers of layers or experts are of one kind.
+        let kind: Vec<&str> =
+            name.split('.').map(|word| if word.parse::<u64>().is_ok() { "#" } else { word }).collect();
+        if !seen.insert(kind.join(".")) {
+            continue;
+        }
+        let components: Vec<&str> = name.split('.').collect();
+        let matches = |rule: &&Rule| rule.names.iter().any(|pattern| pattern.matches(&components).is_some());
+        let rule_count = rules.tiers.iter().flat_map(|tier| &tier.rules).filter(matches).count();
+        let scale_count = rules.scales.iter().filter(|rule| rule.weight_of(&components).is_some()).count();
+        let expected = if name.ends_with("_scale_inv") { (0, 1) } else { (1, 0) };
+        assert_eq!((rule_count, scale_count), expected, "{name}");
+    }
+    assert!(seen.len() > 90, "{}", seen.len());
+}
+
+#[test]
+fn routers_keep_their_type() {
+    let rules = Rules::embedded().unwrap();
+    for name in ["mlp.gate.weight", "mlp.gate.e_score_correction_bias", "block_sparse_moe.gate.weight"] {
+        let found = find(&rules, &format!("model.layers.3.{name}")).unwrap().unwrap();
+        assert!(rules.rule(found).effect.keeps_dtype, "{name}");
+    }
 }
 
 proptest! {

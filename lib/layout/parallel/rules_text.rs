@@ -5,6 +5,8 @@ use super::effect::{Effect, FullySharded, StageWord};
 use super::fuse::{FuseRule, FuseText};
 use super::pattern::NamePattern;
 use super::rules::Rule;
+use super::split::{SplitRule, SplitText};
+use super::store::{ScaleRule, ScaleText, StoreRule, StoreText};
 use super::{ParallelAxis, RulesError};
 use serde::Deserialize;
 
@@ -14,6 +16,9 @@ pub(super) struct Document {
     pub(super) layer_words: Vec<String>,
     pub(super) tied: Vec<(String, Vec<String>)>,
     pub(super) fuses: Vec<FuseRule>,
+    pub(super) splits: Vec<SplitRule>,
+    pub(super) stores: Vec<StoreRule>,
+    pub(super) scales: Vec<ScaleRule>,
 }
 
 #[derive(Deserialize)]
@@ -27,6 +32,12 @@ struct DocumentText {
     tied: Vec<toml::Spanned<TiedText>>,
     #[serde(default)]
     fuse: Vec<toml::Spanned<FuseText>>,
+    #[serde(default)]
+    split: Vec<toml::Spanned<SplitText>>,
+    #[serde(default)]
+    store: Vec<toml::Spanned<StoreText>>,
+    #[serde(default)]
+    scales: Vec<toml::Spanned<ScaleText>>,
 }
 
 #[derive(Deserialize)]
@@ -53,30 +64,49 @@ struct RuleText {
 
 /// Reads a file; `origin` names it.
 pub(super) fn read(text: &str, origin: &str) -> Result<Document, RulesError> {
-    let parsed: DocumentText = toml::from_str(text)
-        .map_err(|source| RulesError::Unreadable { origin: origin.to_string(), source: Box::new(source) })?;
     let line =
         |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
-    let place = |offset: usize| format!("{origin}:{}", line(offset));
-    let rules = parsed.rule.into_iter().map(|rule| {
-        let origin = place(rule.span().start);
-        read_rule(rule.into_inner(), origin)
+    let parsed: DocumentText = toml::from_str(text).map_err(|error| RulesError::Unreadable {
+        origin: origin.to_string(),
+        line: error.span().map(|span| line(span.start)),
+        reason: error.message().replace('\n', " "),
+    })?;
+    let place = &|offset: usize| format!("{origin}:{}", line(offset));
+    let fuse = |rule, source| RulesError::Fuse { rule, source };
+    let storage = |rule, source| RulesError::Storage { rule, source };
+    Ok(Document {
+        rules: each(parsed.rule, place, read_rule)?,
+        layer_words: parsed.layers,
+        tied: each(parsed.tied, place, |text, group| match text.names {
+            names if names.len() < 2 => Err(RulesError::TiedAlone { group }),
+            names => Ok((group, names)),
+        })?,
+        fuses: each(parsed.fuse, place, |text, rule| {
+            FuseRule::read(text, rule.clone()).map_err(|source| fuse(rule, source))
+        })?,
+        splits: each(parsed.split, place, |text, rule| {
+            SplitRule::read(text, rule.clone()).map_err(|source| fuse(rule, source))
+        })?,
+        stores: each(parsed.store, place, |text, rule| {
+            StoreRule::read(text, rule.clone()).map_err(|source| storage(rule, source))
+        })?,
+        scales: each(parsed.scales, place, |text, rule| {
+            ScaleRule::read(text, rule.clone()).map_err(|source| storage(rule, source))
+        })?,
+    })
+}
+
+/// Reads tables of one kind, each with its place in the text.
+fn each<T, R>(
+    tables: Vec<toml::Spanned<T>>,
+    place: impl Fn(usize) -> String,
+    read: impl Fn(T, String) -> Result<R, RulesError>,
+) -> Result<Vec<R>, RulesError> {
+    let tables = tables.into_iter().map(|table| {
+        let origin = place(table.span().start);
+        read(table.into_inner(), origin)
     });
-    let rules = rules.collect::<Result<_, _>>()?;
-    let tied = parsed.tied.into_iter().map(|group| {
-        let origin = place(group.span().start);
-        match group.into_inner().names {
-            names if names.len() < 2 => Err(RulesError::TiedAlone { group: origin }),
-            names => Ok((origin, names)),
-        }
-    });
-    let tied = tied.collect::<Result<_, _>>()?;
-    let fuses = parsed.fuse.into_iter().map(|rule| {
-        let origin = place(rule.span().start);
-        FuseRule::read(rule.into_inner(), origin.clone()).map_err(|source| RulesError::Fuse { rule: origin, source })
-    });
-    let fuses = fuses.collect::<Result<_, _>>()?;
-    Ok(Document { rules, layer_words: parsed.layers, tied, fuses })
+    tables.collect()
 }
 
 fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {

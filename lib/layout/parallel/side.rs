@@ -1,24 +1,27 @@
 //! Layouts of a model on one side. In: a model with rules, a spec, ranks. Out: one layout per tensor, shared by tensors
 //! that lie alike. Guarantee: the order of the axes in the spec moves ranks around and never changes the parts.
 
-use super::effect::{Effect, StageWord};
-use super::ruled::Place;
-use super::{FuseRuleError, ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
+use super::arrange::{Arrangement, Nesting, TensorShape};
+use super::effect::StageWord;
+use super::ruled::{Place, RuledTensor};
+use super::{ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
 use crate::base::Rank;
-use crate::layout::{AxisMap, Dtype, Interval, Layout, LayoutError, Mesh, Placement};
+use crate::layout::{Dtype, ExpertMap, Layout, LayoutError, Mesh};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Layouts of a model's tensors over the ranks of one side.
 #[derive(Debug)]
 pub struct SideLayouts<'a> {
-    ruled: &'a RuledModel<'a>,
+    pub(super) ruled: &'a RuledModel<'a>,
     dense: View,
     expert: View,
     /// One past the last layer of every pipeline stage.
     stage_ends: Vec<u64>,
     meshes: HashMap<(WeightView, Part), Arc<Mesh>>,
     layouts: HashMap<LayoutKey, Vec<Arc<Layout>>>,
+    /// Slots of experts by row of the expert file, if any, and number of experts.
+    experts: HashMap<(Option<usize>, u64), Arc<ExpertMap>>,
 }
 
 /// All ranks of the side, as dense or expert weights see them.
@@ -30,10 +33,9 @@ struct View {
 
 /// Which ranks of a view hold a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Part {
+pub(super) struct Part {
     stages: Stages,
-    /// Coordinate along `ep` of the expert.
-    owner: Option<u32>,
+    owners: Owners,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,7 +45,33 @@ enum Stages {
     Tied(u32),
 }
 
-type LayoutKey = (u32, Part, Dtype, Option<FusedPart>);
+/// Coordinates along `ep`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Owners {
+    All,
+    One(u32),
+    /// Those that hold an expert in the slots of a row of the expert file.
+    Slots {
+        row: usize,
+        expert: u64,
+        experts: u64,
+    },
+}
+
+/// Tensors of one shape that agree in this have one layout.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LayoutKey {
+    effect: u32,
+    part: Part,
+    dtype: Dtype,
+    leading: bool,
+    fused: Option<FusedPart>,
+    /// Row of the expert file, and the expert where it is in a stack.
+    slot: Option<(Option<usize>, Option<u64>)>,
+    store: Option<u32>,
+    /// Of scales: the rule and their weight's shape and `[[store]]` rule.
+    scales: Option<(u32, Vec<u64>, Option<u32>)>,
+}
 
 /// A part of a fused tensor: rule and extents of all parts, and which one it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -64,48 +92,162 @@ impl<'a> SideLayouts<'a> {
             stage_ends: stage_ends(spec, ruled.layers())?,
             meshes: HashMap::new(),
             layouts: HashMap::new(),
+            experts: HashMap::new(),
         })
     }
 
     /// The layout of tensor number `index` of the model.
     pub fn layout(&mut self, index: usize) -> Result<Arc<Layout>, RulesError> {
-        let ruled = self.ruled;
-        let (tensor, known) = (&ruled.model().tensors()[index], ruled.tensor(index));
-        let effect = ruled.effect(known.effect);
-        let view = effect.view();
-        let owner = known.expert.and_then(|(expert, count)| self.owner(expert, count));
-        let part = Part { stages: self.stages(known.place), owner };
-        let fused = known.fused.map(|(number, part)| {
-            let fused = &ruled.fused()[number as usize];
-            FusedPart { rule: fused.rule, extents: fused.extents.clone(), part }
-        });
-        let key = (known.effect, part, tensor.dtype, fused);
-        let alike = self.layouts.get(&key).and_then(|all| all.iter().find(|layout| layout.shape() == tensor.shape));
+        let shape = &self.ruled.model().tensors()[index].shape;
+        let key = self.key(index);
+        let alike = self.layouts.get(&key).and_then(|all| all.iter().find(|layout| layout.shape() == shape));
         if let Some(layout) = alike {
             return Ok(layout.clone());
         }
-        if let Some((axis, dim)) = effect.outside(tensor.shape.len()) {
-            let rule = ruled.rule(index).unwrap_or_default().to_string();
-            let (tensor, shape) = (tensor.name.clone(), tensor.shape.clone());
-            return Err(RulesError::NoSuchDimension { rule, tensor, shape, axis, dim });
-        }
-        let failed = |source| RulesError::Layout { tensor: tensor.name.clone(), source };
-        let mesh = self.mesh(view, part).map_err(failed)?;
-        let axes = &self.view(view).axes;
-        let mut placements: Vec<Placement> =
-            axes.iter().map(|&(axis, _)| placement(effect, axis, tensor.shape.len())).collect();
-        if let Some((number, part)) = known.fused {
-            fuse(&mut placements, ruled, (number, part), axes, &mesh)?;
-        }
-        let layout = Arc::new(place(&tensor.shape, tensor.dtype, mesh, axes, placements).map_err(failed)?);
+        let layout = match self.ruled.tensor(index).scales {
+            Some((weight, rule)) => self.scales(index, weight, rule, key.part)?,
+            None => self.stored(index, index, key.part)?,
+        };
+        let layout = Arc::new(layout);
         self.layouts.entry(key).or_default().push(layout.clone());
         Ok(layout)
+    }
+
+    fn key(&self, index: usize) -> LayoutKey {
+        let ruled = self.ruled;
+        let (tensor, known) = (&ruled.model().tensors()[index], ruled.tensor(index));
+        let row = ruled.expert_row(index);
+        let fused = known.fused.map(|(number, part)| (&ruled.fused()[number as usize], part));
+        let stacked = known.expert.filter(|_| fused.is_some_and(|(fused, _)| fused.stacked.is_some()));
+        LayoutKey {
+            effect: known.effect,
+            part: Part { stages: self.stages(known.place), owners: self.owners(known, row) },
+            dtype: tensor.dtype,
+            leading: ruled.is_leading(index),
+            fused: fused.map(|(fused, part)| FusedPart { rule: fused.rule, extents: fused.extents.clone(), part }),
+            slot: (row.is_some() || stacked.is_some()).then_some((row, stacked.map(|(expert, _)| expert))),
+            store: known.store,
+            scales: known.scales.map(|(weight, rule)| {
+                (rule, ruled.model().tensors()[weight].shape.clone(), ruled.tensor(weight).store)
+            }),
+        }
+    }
+
+    /// Tensor number `index` in the shape of number `like`, which is itself or, for scales, their weight.
+    pub(super) fn stored(&mut self, index: usize, like: usize, part: Part) -> Result<Layout, RulesError> {
+        let ruled = self.ruled;
+        let known = ruled.tensor(index);
+        let (tensor, shape) = (&ruled.model().tensors()[index], &ruled.model().tensors()[like].shape);
+        let mut made = self.cut(index, shape)?;
+        let (axes, mesh) = self.axes_and_mesh(index, part)?;
+        let tensor_axis = axes.iter().position(|&(axis, _)| axis.in_rules() == ParallelAxis::Tensor);
+        self.place_experts(index, shape, &axes, &mut made)?;
+        let along = |axis: Option<usize>| axis.map_or(1, |axis| mesh.shape()[axis]);
+        if let Some((number, fused_part)) = known.fused
+            && ruled.is_fused(number)
+        {
+            let placement = ruled.fused_axis(number, along(tensor_axis))?;
+            let placement = placement.placement(fused_part as usize, ruled.fused()[number as usize].dim);
+            made.set(tensor_axis, Nesting::Tensor, placement);
+        }
+        self.deal_out_heads(like, tensor_axis, &mesh, &mut made)?;
+        self.arrange_extents(like, &mesh, &mut made)?;
+        let layout = made.place(shape, tensor.dtype, mesh);
+        let layout = layout.map_err(|source| RulesError::Layout { tensor: tensor.name.clone(), source })?;
+        self.fill_padding(index, like, layout)
+    }
+
+    /// What the rules alone say of tensor number `index`, of this shape.
+    pub(super) fn cut(&self, index: usize, shape: &[u64]) -> Result<Arrangement, RulesError> {
+        let ruled = self.ruled;
+        let known = ruled.tensor(index);
+        let effect = ruled.effect(known.effect);
+        let leading = usize::from(ruled.is_leading(index));
+        let tensor = &ruled.model().tensors()[index];
+        if let Some((axis, dim)) = effect.outside(shape.len() - leading) {
+            let rule = ruled.rule(index).unwrap_or_default().to_string();
+            let (tensor, shape) = (tensor.name.clone(), shape[leading..].to_vec());
+            return Err(RulesError::NoSuchDimension { rule, tensor, shape, axis, dim });
+        }
+        let stacked = known.fused.is_some_and(|(number, _)| ruled.fused()[number as usize].stacked.is_some());
+        Ok(Arrangement::new(&self.view(effect.view()).axes, effect, TensorShape { extents: shape, leading, stacked }))
+    }
+
+    pub(super) fn axes_and_mesh(
+        &mut self,
+        index: usize,
+        part: Part,
+    ) -> Result<(Vec<(ParallelAxis, u32)>, Arc<Mesh>), RulesError> {
+        let ruled = self.ruled;
+        let view = ruled.effect(ruled.tensor(index).effect).view();
+        let holders = match part.owners {
+            Owners::All => None,
+            Owners::One(owner) => Some(vec![owner]),
+            Owners::Slots { row, expert, experts } => Some(self.experts(index, Some(row), experts)?.holders(expert)),
+        };
+        let tensor = &ruled.model().tensors()[index].name;
+        let mesh = self.mesh(view, part, holders);
+        let mesh = mesh.map_err(|source| RulesError::Layout { tensor: tensor.clone(), source })?;
+        Ok((self.view(view).axes.clone(), mesh))
+    }
+
+    /// Experts lie in their slots: one of each in a stack, or all along a dimension where the model has them so.
+    pub(super) fn place_experts(
+        &mut self,
+        index: usize,
+        shape: &[u64],
+        axes: &[(ParallelAxis, u32)],
+        made: &mut Arrangement,
+    ) -> Result<(), RulesError> {
+        let ruled = self.ruled;
+        let (known, row) = (ruled.tensor(index), ruled.expert_row(index));
+        let axis = axes.iter().position(|&(axis, _)| axis == ParallelAxis::Expert);
+        let stacked = known.fused.is_some_and(|(number, _)| ruled.fused()[number as usize].stacked.is_some());
+        let leading = usize::from(ruled.is_leading(index));
+        let dim = ruled.effect(known.effect).dim(ParallelAxis::Expert, shape.len() - leading);
+        if let Some((expert, count)) = known.expert.filter(|_| stacked) {
+            let placement = self.experts(index, row, count)?.single_at_holders(0, expert);
+            made.set(axis, Nesting::Expert, placement.map_err(|source| self.expert_error(index, source))?);
+        } else if let (Some(dim), Some(_)) = (dim, row) {
+            let placement = self.experts(index, row, shape[dim + leading])?.stacked(dim + leading);
+            made.set(axis, Nesting::Expert, placement);
+        }
+        Ok(())
+    }
+
+    /// Slots of a row of the expert file for a layer with so many experts, or all experts in order.
+    fn experts(&mut self, index: usize, row: Option<usize>, count: u64) -> Result<Arc<ExpertMap>, RulesError> {
+        if let Some(known) = self.experts.get(&(row, count)) {
+            return Ok(known.clone());
+        }
+        let ranks = self.expert_ranks();
+        let made = match row {
+            Some(row) => ExpertMap::new(count, self.ruled.slots(row).to_vec(), ranks)
+                .map_err(|source| self.expert_error(index, source))?,
+            None => ExpertMap::in_order(count, ranks),
+        };
+        let made = Arc::new(made);
+        self.experts.insert((row, count), made.clone());
+        Ok(made)
     }
 
     fn view(&self, view: WeightView) -> &View {
         match view {
             WeightView::Dense => &self.dense,
             WeightView::Expert => &self.expert,
+        }
+    }
+
+    /// Size of `ep`.
+    fn expert_ranks(&self) -> u32 {
+        self.expert.axes.iter().find(|(axis, _)| *axis == ParallelAxis::Expert).map_or(1, |&(_, size)| size)
+    }
+
+    fn owners(&self, known: RuledTensor, row: Option<usize>) -> Owners {
+        match (known.expert, row) {
+            (Some((expert, experts)), Some(row)) => Owners::Slots { row, expert, experts },
+            (Some((expert, count)), None) => self.owner(expert, count).map_or(Owners::All, Owners::One),
+            (None, _) => Owners::All,
         }
     }
 
@@ -135,8 +277,8 @@ impl<'a> SideLayouts<'a> {
         }
     }
 
-    /// The ranks of a part; axes stay, as short as the part is.
-    fn mesh(&mut self, view: WeightView, part: Part) -> Result<Arc<Mesh>, LayoutError> {
+    /// The ranks of a part, at these coordinates along `ep`; axes stay, as short as the part is.
+    fn mesh(&mut self, view: WeightView, part: Part, owners: Option<Vec<u32>>) -> Result<Arc<Mesh>, LayoutError> {
         if let Some(mesh) = self.meshes.get(&(view, part)) {
             return Ok(mesh.clone());
         }
@@ -146,8 +288,8 @@ impl<'a> SideLayouts<'a> {
         if let (Some(axis), Some(stages)) = (axis(ParallelAxis::Pipeline), self.stage_list(part.stages)) {
             mesh = mesh.select(axis, &stages)?;
         }
-        if let (Some(axis), Some(owner)) = (axis(ParallelAxis::Expert), part.owner) {
-            mesh = mesh.select(axis, &[owner])?;
+        if let (Some(axis), Some(owners)) = (axis(ParallelAxis::Expert), owners) {
+            mesh = mesh.select(axis, &owners)?;
         }
         let mesh = Arc::new(mesh);
         self.meshes.insert((view, part), mesh.clone());
@@ -190,84 +332,6 @@ fn stage_ends(spec: &ParallelSpec, layers: u64) -> Result<Vec<u64>, ParallelErro
         return Err(ParallelError::StageSum { spec: spec.to_string(), sum, layers });
     }
     Ok(ends)
-}
-
-/// What an axis does to a tensor of `rank` dimensions.
-fn placement(effect: &Effect, axis: ParallelAxis, rank: usize) -> Placement {
-    let dim = match axis {
-        ParallelAxis::Pipeline => None,
-        axis => effect.dim(axis.in_rules(), rank),
-    };
-    match (dim, axis.in_rules()) {
-        (None, _) => Placement::Replicate,
-        (Some(dim), ParallelAxis::FullySharded) => Placement::chunk(dim),
-        (Some(dim), _) => Placement::shard(dim),
-    }
-}
-
-/// Puts part `part` of a fused tensor where it lies in that: tensor parallelism deals out the fused tensor. Where it is
-/// one rank and has no axis, another axis that cuts the same dimension or nothing carries the arrangement.
-fn fuse(
-    placements: &mut [Placement],
-    ruled: &RuledModel<'_>,
-    (number, part): (u32, u32),
-    axes: &[(ParallelAxis, u32)],
-    mesh: &Mesh,
-) -> Result<(), RulesError> {
-    let fused = &ruled.fused()[number as usize];
-    let (dim, part) = (fused.dim, part as usize);
-    let is_tensor = |&(axis, _): &(ParallelAxis, u32)| axis.in_rules() == ParallelAxis::Tensor;
-    if let Some(axis) = axes.iter().position(is_tensor) {
-        placements[axis] = ruled.fused_axis(number, mesh.shape()[axis])?.placement(part, dim);
-        return Ok(());
-    }
-    // The outermost of those that cut the dimension, else one that cuts nothing.
-    let cutting = (0..axes.len()).filter(|&axis| placements[axis].dim() == Some(dim));
-    let cutting = cutting.min_by_key(|&axis| nesting_rank(axes[axis].0));
-    let Some(axis) = cutting.or_else(|| placements.iter().position(|placement| placement.dim().is_none())) else {
-        let spec = axes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
-        return Err(ruled.fuse_error(number, FuseRuleError::NoAxis { into: fused.name.clone(), dim, spec }));
-    };
-    let ranks = mesh.shape()[axis];
-    let Placement::Parts { maps, .. } = ruled.fused_axis(number, 1)?.placement(part, dim) else { return Ok(()) };
-    let whole = Interval { lo: 0, hi: maps[0].extent() };
-    let share = |rank| match &placements[axis] {
-        Placement::Shard { split, .. } => maps[0].compose(&AxisMap::new([split.part(whole, rank, ranks)])),
-        _ => maps[0].clone(),
-    };
-    placements[axis] = Placement::parts(dim, (0..ranks).map(share).collect::<Vec<_>>());
-    Ok(())
-}
-
-/// A tensor on a mesh with these axes. Axes that cut one dimension nest in a fixed order, `ep` outermost and `fsdp`
-/// innermost: `fsdp` cuts what tensor parallelism left, as PyTorch's `fully_shard` does.
-fn place(
-    shape: &[u64],
-    dtype: Dtype,
-    mesh: Arc<Mesh>,
-    axes: &[(ParallelAxis, u32)],
-    placements: Vec<Placement>,
-) -> Result<Layout, LayoutError> {
-    let mut layout = Layout::new(shape.to_vec(), dtype, mesh, placements)?;
-    for dim in 0..shape.len() {
-        let mut nested = layout.nesting()[dim].clone();
-        if nested.len() > 1 {
-            nested.sort_by_key(|&axis| nesting_rank(axes[axis].0));
-            layout = layout.with_nesting(dim, &nested)?;
-        }
-    }
-    Ok(layout)
-}
-
-/// Outermost first.
-fn nesting_rank(axis: ParallelAxis) -> u8 {
-    match axis.in_rules() {
-        ParallelAxis::Expert => 0,
-        ParallelAxis::Tensor => 1,
-        ParallelAxis::Context => 2,
-        ParallelAxis::Data => 3,
-        _ => 4,
-    }
 }
 
 #[cfg(test)]
