@@ -25,10 +25,12 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod staging;
 mod tensors;
 
 pub use engine::Engine;
 pub use error::ExecuteError;
 pub use group::{Group, LinkNumbers, Mapped, Peering, StagingBudget};
 pub use request::{Report, Reshard, ReshardOptions};
+pub use staging::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingShare, staging_share};
 pub use tensors::{Buffers, Side, TensorBuffer};

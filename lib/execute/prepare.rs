@@ -10,6 +10,7 @@ use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
+use super::staging::{self, SLOT_ALIGNMENT};
 use super::tensors::{LocalTensor, LocalTensors};
 use super::{ExecuteError, Side};
 use crate::base::Rank;
@@ -24,11 +25,8 @@ use std::sync::Arc;
 /// Slots per hop and for sending when staging allows.
 const HOP_SLOTS: u64 = 8;
 const SEND_SLOTS: u64 = 4;
-/// Smallest chunk worth having.
-const SMALLEST_CHUNK: u64 = 256;
 /// A chunk may exceed its size by less than one element.
 const LARGEST_ELEMENT: u64 = 16;
-const SLOT_ALIGNMENT: u64 = 64;
 const BOARD_ALIGNMENT: u64 = 4096;
 
 /// Memory that a transfer reserved; gives it back when dropped.
@@ -104,15 +102,9 @@ pub(super) struct Prepared {
 /// Chunk size that every rank's staging allows: (chunk bytes, staging that this transfer may take).
 pub(super) fn staging_share(agreement: &Agreement, hops: u32) -> Result<(u64, u64), ExecuteError> {
     let (left, rank) = agreement.staging_left;
-    let slots = 2 * u64::from(hops.max(1)) + 2;
-    let needed = slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT);
-    if left < needed {
-        return Err(ExecuteError::Staging { rank, available: left, needed });
-    }
-    // A quarter of what is left keeps room for more transfers; none takes less than it needs.
-    let share = (left / 4).max(needed);
-    let chunk = (share / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, agreement.chunk.max(SMALLEST_CHUNK));
-    Ok((chunk, share))
+    staging::staging_share(left, agreement.chunk, hops)
+        .map(|share| (share.chunk_bytes, share.bytes))
+        .map_err(|needed| ExecuteError::Staging { rank, available: left, needed })
 }
 
 /// How ranks reach each other under an agreement.

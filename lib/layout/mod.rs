@@ -13,6 +13,7 @@ mod layout;
 mod mesh;
 pub mod parallel;
 mod placement;
+mod placement_text;
 mod view;
 
 pub use axis_map::{AxisMap, Interval};
@@ -21,4 +22,5 @@ pub use error::LayoutError;
 pub use layout::{AxisShard, DimensionMap, Layout};
 pub use mesh::Mesh;
 pub use placement::{Placement, Split};
+pub use placement_text::PlacementError;
 pub use view::View;
