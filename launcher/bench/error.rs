@@ -6,7 +6,10 @@
 use crossmesh::base::bytes::SizeError;
 use crossmesh::comm::CommError;
 use crossmesh::layout::LayoutError;
+use crossmesh::layout::model::ModelError;
+use crossmesh::layout::parallel::{ParallelError, RulesError};
 use crossmesh::plan::PlanError;
+use crossmesh::route::CheckError;
 use nix::errno::Errno;
 use std::io;
 use std::path::PathBuf;
@@ -78,6 +81,25 @@ pub(crate) enum BenchError {
     /// The manifest.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The model.
+    #[error("--model")]
+    Model(#[source] ModelError),
+    /// A parallel spec.
+    #[error("--{side}")]
+    Spec {
+        side: &'static str,
+        #[source]
+        source: ParallelError,
+    },
+    /// Built-in rules that do not hold together.
+    #[error("built-in rules")]
+    Rules(#[from] RulesError),
+    /// A plan that does not deliver.
+    #[error("the plan is wrong")]
+    Check(#[from] CheckError),
+    /// The kernel's count of CPU time.
+    #[error("the CPU time of this process cannot be read")]
+    Usage(#[source] Errno),
     /// The results file.
     #[error("cannot write {path:?}")]
     Write {

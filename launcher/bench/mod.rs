@@ -10,6 +10,7 @@ mod idle;
 mod output;
 mod p2p;
 mod pattern;
+mod plan;
 mod reshard;
 mod statistics;
 
@@ -38,6 +39,8 @@ enum What {
     P2p(p2p::Arguments),
     /// CPU time of ranks that wait
     Idle(idle::Arguments),
+    /// CPU time and memory that a rank needs to plan its share of a model, or one process to plan and prove all
+    Plan(plan::Arguments),
 }
 
 /// Runs the bench on this rank.
@@ -48,6 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             on_world(vec![Rank(0), Rank(request.sources())], |world| reshard::run(world, &request))
         }
         What::Idle(arguments) => on_world(Vec::new(), |world| idle::run(world, arguments)),
+        What::Plan(arguments) => plan::run(arguments).map_err(refused),
         What::P2p(arguments) => {
             let request = p2p::Request::parse(arguments).map_err(refused)?;
             on_world(vec![Rank(0), Rank(1)], |world| p2p::run(world, &request))

@@ -4,7 +4,7 @@
 use super::error::CheckpointError;
 use super::header::tensor_bytes;
 use super::model::{Contents, TensorSource};
-use super::unique_keys::UniqueKeys;
+use crossmesh::base::unique_keys::UniqueKeys;
 use crate::plain_file;
 use crossmesh::layout::Dtype;
 use crossmesh::layout::content_digest::name_seed;

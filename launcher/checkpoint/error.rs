@@ -46,6 +46,15 @@ pub(crate) enum CheckpointError {
         #[source]
         source: serde_json::Error,
     },
+    #[error(
+        "{} states no model as config.json does, with numbers of attention heads from 0 to 4294967295; correct or remove it",
+        path.display()
+    )]
+    Config {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
     #[error("{} puts tensor {tensor:?} into {file:?}; a plain file name in the same folder is allowed", path.display())]
     IndexFileName { path: PathBuf, tensor: String, file: String },
     #[error("{} puts tensor {tensor:?} into {file:?}, which is missing; copy the whole checkpoint", path.display())]

@@ -2,8 +2,8 @@
 //! file, do not overlap, leave no byte over, and have as many bytes as shape and dtype say; no input panics.
 
 use super::error::HeaderError;
-use super::unique_keys::{UniqueKeys, visit_unique};
 use crossmesh::base::bytes::product;
+use crossmesh::base::unique_keys::{UniqueKeys, visit_unique};
 use crossmesh::layout::Dtype;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;

@@ -4,8 +4,8 @@
 use super::error::CheckpointError;
 use super::mapped::MappedFile;
 use super::model::{TensorSource, file_tensors, open_file};
-use super::unique_keys::UniqueKeys;
 use crate::plain_file;
+use crossmesh::base::unique_keys::UniqueKeys;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};

@@ -5,7 +5,7 @@
 use super::atomic_file::PendingFile;
 use super::error::WriteError;
 use crossmesh::base::Rank;
-use crossmesh::layout::{Dtype, Interval, Layout, Mesh, Placement};
+use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Mesh, Placement};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
@@ -42,19 +42,30 @@ pub(crate) struct TensorText {
     pub(crate) placements: Vec<Placement>,
     /// What the rank holds: per dimension the intervals `[lo, hi)` in storage order.
     pub(crate) intervals: Vec<Vec<(u64, u64)>>,
+    /// The tensor of the shard file that it is part of, when that has another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) within: Option<String>,
+    /// Unless intervals simply follow each other: for each the position of its first index in the shard, and the distance
+    /// of neighbours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) positions: Option<Vec<Vec<(u64, u64)>>>,
 }
 
 impl LayoutFile {
-    /// The file of `rank` for these tensors; `None` when one of the meshes lacks the rank.
-    pub(crate) fn new<'a>(rank: Rank, tensors: impl IntoIterator<Item = (&'a str, &'a Layout)>) -> Option<Self> {
+    /// The file of `rank` for these tensors, each with the tensor of the shard file that it is part of if it is no tensor
+    /// there itself; `None` when one of the meshes lacks the rank.
+    pub(crate) fn new<'a>(
+        rank: Rank,
+        tensors: impl IntoIterator<Item = (&'a str, &'a Layout, Option<&'a str>)>,
+    ) -> Option<Self> {
         let mut file = Self { version: VERSION, rank, meshes: Vec::new(), tensors: Vec::new() };
         let mut meshes: Vec<&Mesh> = Vec::new();
-        for (name, layout) in tensors {
+        for (name, layout, within) in tensors {
             let mesh = meshes.iter().position(|&mesh| mesh == layout.mesh()).unwrap_or_else(|| {
                 meshes.push(layout.mesh());
                 meshes.len() - 1
             });
-            let pair = |part: &Interval| (part.lo, part.hi);
+            let pair = |part: Interval| (part.lo, part.hi);
             let maps = layout.axis_maps(rank)?;
             file.tensors.push(TensorText {
                 name: name.to_string(),
@@ -62,11 +73,15 @@ impl LayoutFile {
                 dtype: layout.dtype(),
                 mesh,
                 placements: layout.placements().to_vec(),
-                intervals: maps.iter().map(|map| map.intervals().iter().map(pair).collect()).collect(),
+                intervals: maps.iter().map(|map| map.intervals().map(pair).collect()).collect(),
+                within: within.map(str::to_string),
+                positions: positions(&maps),
             });
         }
-        file.meshes =
-            meshes.iter().map(|mesh| MeshText { shape: mesh.shape().to_vec(), ranks: mesh.ranks().to_vec() }).collect();
+        file.meshes = meshes
+            .iter()
+            .map(|mesh| MeshText { shape: mesh.shape().to_vec(), ranks: mesh.ranks().collect() })
+            .collect();
         Some(file)
     }
 
@@ -79,9 +94,20 @@ impl LayoutFile {
     }
 }
 
+/// Positions of all intervals, unless they follow each other from 0 to the end.
+fn positions(maps: &[AxisMap]) -> Option<Vec<Vec<(u64, u64)>>> {
+    let follow = |map: &AxisMap| map.stored() == map.extent() && map.segments().iter().all(|segment| segment.step == 1);
+    if maps.iter().all(follow) {
+        return None;
+    }
+    let of = |map: &AxisMap| map.segments().iter().map(|segment| (segment.local, segment.step)).collect();
+    Some(maps.iter().map(of).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crossmesh::layout::Part;
     use std::sync::Arc;
 
     #[test]
@@ -93,14 +119,21 @@ mod tests {
         let row = layout(&[5, 3], [0, 1], Placement::shard(0));
         let scalar = layout(&[], [1, 0], Placement::Replicate);
         let uneven = layout(&[4], [0, 1], Placement::sizes(0, [4, 0]));
-        let tensors = [("row", &row), ("scalar", &scalar), ("uneven", &uneven)];
+        let tensors = [("row", &row, None), ("scalar", &scalar, Some("all")), ("uneven", &uneven, None)];
         let file = LayoutFile::new(Rank(1), tensors).unwrap();
         assert_eq!(file.meshes.len(), 2);
         assert_eq!(file.tensors.iter().map(|tensor| tensor.mesh).collect::<Vec<_>>(), [0, 1, 0]);
         assert_eq!(file.tensors[0].intervals, [vec![(2, 5)], vec![(0, 3)]]);
         assert_eq!(file.tensors[1].intervals, Vec::<Vec<(u64, u64)>>::new());
         assert_eq!(file.tensors[2].intervals, [vec![]]);
+        assert_eq!(file.tensors[1].within.as_deref(), Some("all"));
+        assert!(file.tensors.iter().all(|tensor| tensor.positions.is_none()));
         assert_eq!(LayoutFile::new(Rank(2), tensors), None);
+        let at = |lo, hi| Part::Global(Interval { lo, hi });
+        let holes = [AxisMap::new([]), AxisMap::of_parts([Part::Hole(2), at(3, 5), at(0, 3)]).unwrap()];
+        let holed = layout(&[5, 3], [0, 1], Placement::parts(0, holes));
+        let file_of_holes = LayoutFile::new(Rank(1), [("holed", &holed, None)]).unwrap();
+        assert_eq!(file_of_holes.tensors[0].positions, Some(vec![vec![(2, 1), (4, 1)], vec![(0, 1)]]));
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank1.layout.json");

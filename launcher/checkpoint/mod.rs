@@ -7,6 +7,7 @@
 //! are complete and on disk.
 
 mod atomic_file;
+mod config;
 mod contents;
 mod description;
 mod error;
@@ -18,7 +19,6 @@ mod model;
 mod region;
 mod shard_file;
 mod synthetic;
-mod unique_keys;
 
 pub(crate) use atomic_file::PendingFile;
 pub(crate) use error::{CheckpointError, RegionError, WriteError};

@@ -1,6 +1,7 @@
 //! A model: named tensors and where their contents come from. In: a path. Out: [`Model`]. Guarantee: tensors are
 //! sorted by name (by bytes), so every rank that opens the same model numbers them alike; every size fits 64 bits.
 
+use super::config::{self, AttentionHeads};
 use super::error::CheckpointError;
 use super::header::{Header, HeaderTensor};
 use super::mapped::MappedFile;
@@ -44,6 +45,7 @@ impl TensorSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Catalogue {
     tensors: Vec<(String, Vec<u64>, Dtype)>,
+    heads: AttentionHeads,
 }
 
 /// A model that is open for reading.
@@ -51,12 +53,17 @@ pub(crate) struct Catalogue {
 pub(crate) struct Model {
     tensors: Vec<TensorSource>,
     files: Vec<MappedFile>,
+    heads: AttentionHeads,
 }
 
 impl Model {
     /// Opens a `.safetensors` file, an index or the folder of one, a folder with one `.safetensors` file, or a
     /// description that ends in `.model.json`.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
+        Ok(Self { heads: config::beside(path)?, ..Self::open_tensors(path)? })
+    }
+
+    fn open_tensors(path: &Path) -> Result<Self, CheckpointError> {
         let metadata = std::fs::metadata(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf(), source },
             _ => CheckpointError::Io { action: "open", path: path.to_path_buf(), source },
@@ -90,7 +97,7 @@ impl Model {
             }
         }
         match files.as_slice() {
-            [file] => Self::open(file),
+            [file] => Self::open_tensors(file),
             _ => Err(CheckpointError::Folder { path: path.to_path_buf(), count: files.len() }),
         }
     }
@@ -102,13 +109,13 @@ impl Model {
 
     fn new(mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
         tensors.sort_by(|one, two| one.name.cmp(&two.name));
-        Self { tensors, files }
+        Self { tensors, files, heads: AttentionHeads::default() }
     }
 
     /// What the model holds.
     pub(crate) fn catalogue(&self) -> Catalogue {
         let entry = |tensor: &TensorSource| (tensor.name.clone(), tensor.shape.clone(), tensor.dtype);
-        Catalogue { tensors: self.tensors.iter().map(entry).collect() }
+        Catalogue { tensors: self.tensors.iter().map(entry).collect(), heads: self.heads }
     }
 
     /// A model whose contents are on other hosts only.
@@ -116,7 +123,12 @@ impl Model {
         let tensors = catalogue.tensors.into_iter();
         let contents = Contents::Elsewhere;
         let tensor = |(name, shape, dtype)| TensorSource { name, shape, dtype, contents: contents.clone() };
-        Self::new(tensors.map(tensor).collect(), Vec::new())
+        Self { heads: catalogue.heads, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
+    }
+
+    /// Attention heads, where config.json states them.
+    pub(crate) fn heads(&self) -> AttentionHeads {
+        self.heads
     }
 
     /// Whether the contents are on this host.

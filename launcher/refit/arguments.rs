@@ -35,8 +35,9 @@ pub(crate) struct Arguments {
     /// [default: striped]
     #[arg(long, value_name = "HOW")]
     pub(crate) injection: Option<String>,
-    /// TOML file with rules that decide how tensors are sharded by name, before the built-in ones
-    #[arg(long, value_name = "FILE")]
+    /// TOML file with rules that decide how tensors are sharded and fused by name, before the built-in ones; or the name
+    /// of rules that come with crossmesh, such as bert-fused-qkv
+    #[arg(long, value_name = "RULES")]
     pub(crate) rules: Option<PathBuf>,
     /// Bytes per second of one network card and direction, such as 50GB, for the data-movement bound
     /// [default: measured]

@@ -8,6 +8,7 @@ use crossmesh::bootstrap::BootstrapError;
 use crossmesh::comm::CommError;
 use crossmesh::execute::ExecuteError;
 use crossmesh::layout::content_digest::DigestError;
+use crossmesh::layout::model::ModelError;
 use crossmesh::layout::parallel::{ParallelError, RulesError};
 use crossmesh::layout::{Dtype, LayoutError};
 use crossmesh::plan::PlanError;
@@ -67,6 +68,9 @@ pub(crate) enum RefitError {
     /// Rules.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// The model's tensors.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A tensor's layout.
     #[error("tensor {tensor:?}, {side}")]
     Layout {

@@ -13,7 +13,8 @@ use super::{everywhere, nic_rate, output};
 use crate::checkpoint::Model;
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
-use crossmesh::plan::Manifest;
+use crossmesh::layout::parallel::FusedTensor;
+use crossmesh::plan::{Manifest, ModelManifest};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,6 +27,8 @@ struct Job<'a> {
     model: Model,
     manifest: Arc<Manifest>,
     unknown: Vec<String>,
+    /// What destinations store in place of tensors of the manifest.
+    fused: Vec<FusedTensor>,
     source: SideMemory,
     destination: SideMemory,
 }
@@ -74,7 +77,8 @@ impl<'a> Job<'a> {
         (sources, destinations): (Vec<Rank>, Vec<Rank>),
     ) -> Result<Self, RefitError> {
         let rules = shards::rules(arguments.rules.as_deref())?;
-        let (manifest, unknown) = shards::manifest(&model, &rules, request, &sources, &destinations)?;
+        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused } =
+            shards::manifest(&model, &rules, request, &sources, &destinations)?;
         let manifest = Arc::new(manifest);
         if let Some(folder) = &arguments.out
             && destinations.contains(&world.rank())
@@ -86,10 +90,11 @@ impl<'a> Job<'a> {
         {
             output::try_results(path)?;
         }
-        let allocate = |side| SideMemory::allocate(&manifest, world.rank(), side, request.memory);
-        let (source, destination) = (allocate(Side::Source)?, allocate(Side::Destination)?);
+        let allocate = |fused, side| SideMemory::allocate(&manifest, fused, world.rank(), side, request.memory);
+        let source = allocate(&source_fused, Side::Source)?;
+        let destination = allocate(&fused, Side::Destination)?;
         shards::fill(&model, &manifest, world.rank(), &source)?;
-        Ok(Self { world, arguments, request, model, manifest, unknown, source, destination })
+        Ok(Self { world, arguments, request, model, manifest, unknown, fused, source, destination })
     }
 
     /// The rate for the bound: as given, or measured between two ranks that the network joins.
@@ -141,7 +146,7 @@ impl<'a> Job<'a> {
 
     /// Writes all ranks' shards, or none.
     fn write(&self, folder: &Path) -> Result<(), RefitError> {
-        let files = output::prepare(folder, &self.manifest, self.world.rank(), &self.destination);
+        let files = output::prepare(folder, &self.manifest, &self.fused, self.world.rank(), &self.destination);
         let files = agree(self.world, files, deadline()?)?;
         agree(self.world, output::place(files), deadline()?)
     }

@@ -8,8 +8,9 @@ use super::shards::SideMemory;
 use crate::checkpoint::{LayoutFile, PendingFile, ShardTensor, WriteError, prepare_shards};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
+use crossmesh::layout::parallel::FusedTensor;
 use crossmesh::plan::Manifest;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -39,23 +40,32 @@ fn try_file(option: &'static str, path: &Path) -> Result<(), RefitError> {
     tried.map(drop).map_err(|source| RefitError::Target { option, source })
 }
 
-/// Writes this rank's shards under no name yet.
+/// Writes this rank's shards under no name yet; parts of a fused tensor as that.
 pub(super) fn prepare(
     folder: &Path,
     manifest: &Manifest,
+    fused: &[FusedTensor],
     rank: Rank,
     memory: &SideMemory,
 ) -> Result<Vec<PendingFile>, RefitError> {
-    let held =
-        || manifest.tensors().iter().zip(&memory.tensors).filter_map(|(tensor, place)| Some((tensor, place.as_ref()?)));
-    let layouts = held().map(|(tensor, _)| (tensor.name.as_str(), &*tensor.destination));
+    let mut whole: HashMap<usize, &FusedTensor> = HashMap::new();
+    fused.iter().for_each(|fused| whole.extend(fused.tensors.iter().map(|&part| (part, fused))));
+    let held = || {
+        let tensors = manifest.tensors().iter().zip(&memory.tensors).enumerate();
+        tensors.filter_map(|(index, (tensor, place))| Some((index, tensor, place.as_ref()?)))
+    };
+    let layouts = held().map(|(index, tensor, _)| {
+        (tensor.name.as_str(), &*tensor.destination, whole.get(&index).map(|fused| fused.name.as_str()))
+    });
     let Some(layout_file) = LayoutFile::new(rank, layouts) else { return Ok(Vec::new()) };
     if held().next().is_none() {
         return Ok(Vec::new());
     }
     let bytes = memory.buffer.read().map_err(CommError::from)?;
-    let tensors = held().map(|(tensor, (offset, shape))| ShardTensor {
-        name: &tensor.name,
+    // Of a fused tensor every part has the place of the whole; it is written for the first.
+    let stored = held().filter(|(index, ..)| whole.get(index).is_none_or(|fused| fused.tensors[0] == *index));
+    let tensors = stored.map(|(index, tensor, (offset, shape))| ShardTensor {
+        name: whole.get(&index).map_or(&tensor.name, |fused| &fused.name),
         dtype: tensor.destination.dtype(),
         shape,
         bytes: &bytes[*offset as usize..][..tensor.destination.local_bytes(rank) as usize],

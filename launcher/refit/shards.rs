@@ -7,108 +7,89 @@ use crate::checkpoint::{Model, Region};
 use crate::plain_file;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Side};
-use crossmesh::layout::parallel::{ModelSharding, ParallelSpec, Rules};
-use crossmesh::layout::{AxisMap, Layout, Mesh, Placement, View};
-use crossmesh::plan::Manifest;
+use crossmesh::layout::model::{Dimensions, ModelTensor};
+use crossmesh::layout::parallel::{FusedTensor, Rules};
+use crossmesh::layout::{self, AxisMap, View};
+use crossmesh::plan::{Manifest, ModelManifest, ModelSide, model_manifest};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
 const ALIGNMENT: u64 = 64;
 
-/// A box of a tensor as a rank stores it: global first index, extent, local first index.
+/// A box of a tensor as a rank stores it: global first index, extent, local first index, and local distance between
+/// neighbours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredBox {
     pub(super) lo: Vec<u64>,
     pub(super) extent: Vec<u64>,
     pub(super) local: Vec<u64>,
+    pub(super) step: Vec<u64>,
+}
+
+impl StoredBox {
+    /// First byte of the box in its local tensor of `strides` bytes, and the distances between its own neighbours.
+    pub(super) fn place(&self, strides: &[u64]) -> (u64, Vec<u64>) {
+        let start = self.local.iter().zip(strides).map(|(&index, &stride)| index * stride).sum();
+        (start, self.step.iter().zip(strides).map(|(&step, &stride)| step * stride).collect())
+    }
 }
 
 /// One side's memory of this rank.
 #[derive(Debug)]
 pub(super) struct SideMemory {
     pub(super) buffer: Buffer,
-    /// Per tensor: byte offset and local shape; `None` when the rank is not in its mesh.
+    /// Per tensor: byte offset and local shape; `None` when the rank is not in its mesh. Parts of a fused tensor have
+    /// those of the whole.
     pub(super) tensors: Vec<Option<(u64, Vec<u64>)>>,
 }
 
-/// Rules from the embedded files and, before them, the user's.
-pub(super) fn rules(path: Option<&Path>) -> Result<Rules, RefitError> {
+/// Rules from the embedded files and, before them, the user's: a file, or others that come with the library.
+pub(super) fn rules(given: Option<&Path>) -> Result<Rules, RefitError> {
     let embedded = Rules::embedded()?;
-    let Some(path) = path else { return Ok(embedded) };
+    let Some(path) = given else { return Ok(embedded) };
+    if let Some(family) = path.to_str().filter(|name| Rules::family_text(name).is_some()) {
+        return Ok(embedded.with_overrides(Rules::family(family)?));
+    }
     let text =
         plain_file::read_text(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
     Ok(embedded.with_overrides(Rules::parse(&text, &path.display().to_string())?))
 }
 
-/// Every tensor of the model with both layouts, and the names that no rule knows.
+/// Every tensor of the model with both layouts, what each side stores fused, and the names that no rule knows.
 pub(super) fn manifest(
     model: &Model,
     rules: &Rules,
     request: &Request,
     sources: &[Rank],
     destinations: &[Rank],
-) -> Result<(Manifest, Vec<String>), RefitError> {
-    let mut source = SideLayouts::new("src", model, rules, &request.src.spec, sources)?;
-    let mut destination = SideLayouts::new("dst", model, rules, &request.dst.spec, destinations)?;
-    let mut manifest = Manifest::new();
-    for index in 0..model.tensors().len() {
-        let name = &model.tensors()[index].name;
-        manifest.push(name.clone(), source.layout(model, index)?, destination.layout(model, index)?)?;
-    }
-    Ok((manifest, source.sharding.unmatched))
-}
-
-type LayoutKey = (Vec<u64>, crossmesh::layout::Dtype, Vec<Placement>);
-
-/// Layouts of one side; equal ones are shared, which makes planning fast.
-struct SideLayouts {
-    side: &'static str,
-    mesh: Arc<Mesh>,
-    sharding: ModelSharding,
-    known: HashMap<LayoutKey, Arc<Layout>>,
-}
-
-impl SideLayouts {
-    fn new(
-        side: &'static str,
-        model: &Model,
-        rules: &Rules,
-        spec: &ParallelSpec,
-        ranks: &[Rank],
-    ) -> Result<Self, RefitError> {
-        let mesh = spec.mesh(ranks).map_err(|source| RefitError::Spec { side, text: spec.to_string(), source })?;
-        let tensors = model.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()));
-        let sharding = rules.placements(tensors, spec)?;
-        Ok(Self { side, mesh: Arc::new(mesh), sharding, known: HashMap::new() })
-    }
-
-    fn layout(&mut self, model: &Model, index: usize) -> Result<Arc<Layout>, RefitError> {
-        let tensor = &model.tensors()[index];
-        let placements = self.sharding.shardings[index].placements.clone();
-        let key = (tensor.shape.clone(), tensor.dtype, placements.clone());
-        if let Some(layout) = self.known.get(&key) {
-            return Ok(layout.clone());
-        }
-        let layout = Layout::new(tensor.shape.clone(), tensor.dtype, self.mesh.clone(), placements)
-            .map_err(|source| RefitError::Layout { tensor: tensor.name.clone(), side: self.side, source })?;
-        let layout = Arc::new(layout);
-        self.known.insert(key, layout.clone());
-        Ok(layout)
-    }
+) -> Result<ModelManifest, RefitError> {
+    let tensors =
+        model.tensors().iter().map(|tensor| ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype));
+    let heads = model.heads();
+    let dimensions = Dimensions { heads: heads.query, key_value_heads: heads.key_value, ..Dimensions::default() };
+    let described = layout::model::Model::new("given", tensors.collect())?.with_dimensions(dimensions);
+    let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
+    let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
+    Ok(model_manifest(&described, source, destination)?)
 }
 
 impl SideMemory {
-    /// Lays this rank's tensors of one side out in one buffer.
+    /// Lays this rank's tensors of one side out in one buffer, those of a fused tensor in the same place of it.
     pub(super) fn allocate(
         manifest: &Manifest,
+        fused: &[FusedTensor],
         rank: Rank,
         side: Side,
         memory: MemoryChoice,
     ) -> Result<Self, RefitError> {
         let mut next = 0u64;
-        let mut tensors = Vec::with_capacity(manifest.tensors().len());
-        for tensor in manifest.tensors() {
+        let mut tensors: Vec<Option<(u64, Vec<u64>)>> = Vec::with_capacity(manifest.tensors().len());
+        let earlier = earlier_parts(fused);
+        for (index, tensor) in manifest.tensors().iter().enumerate() {
+            if let Some(&earlier) = earlier.get(&index) {
+                tensors.push(tensors[earlier].clone());
+                continue;
+            }
             let layout = match side {
                 Side::Source => &tensor.source,
                 Side::Destination => &tensor.destination,
@@ -138,20 +119,29 @@ impl SideMemory {
     }
 }
 
+/// For each part of a fused tensor but its first one in the manifest, that one.
+fn earlier_parts(fused: &[FusedTensor]) -> HashMap<usize, usize> {
+    let mut earlier = HashMap::new();
+    for FusedTensor { tensors, .. } in fused {
+        let Some(&first) = tensors.iter().min() else { continue };
+        earlier.extend(tensors.iter().filter(|&&tensor| tensor != first).map(|&tensor| (tensor, first)));
+    }
+    earlier
+}
+
 /// Boxes that `maps` store: the product of their intervals.
 pub(super) fn stored_boxes(maps: &[AxisMap]) -> Vec<StoredBox> {
-    let mut boxes = vec![StoredBox { lo: vec![], extent: vec![], local: vec![] }];
+    let mut boxes = vec![StoredBox { lo: vec![], extent: vec![], local: vec![], step: vec![] }];
     for map in maps {
-        let mut local = 0;
-        let mut extended = Vec::with_capacity(boxes.len() * map.intervals().len());
-        for interval in map.intervals() {
+        let mut extended = Vec::with_capacity(boxes.len() * map.segments().len());
+        for segment in map.segments() {
             extended.extend(boxes.iter().cloned().map(|mut stored| {
-                stored.lo.push(interval.lo);
-                stored.extent.push(interval.len());
-                stored.local.push(local);
+                stored.lo.push(segment.global.lo);
+                stored.extent.push(segment.global.len());
+                stored.local.push(segment.local);
+                stored.step.push(segment.step);
                 stored
             }));
-            local += interval.len();
         }
         boxes = extended;
     }
@@ -165,11 +155,6 @@ pub(super) fn byte_strides(shape: &[u64], element: u64) -> Vec<u64> {
         strides[dim - 1] = strides[dim].saturating_mul(shape[dim].max(1));
     }
     strides
-}
-
-/// First byte of a box in its local tensor.
-pub(super) fn local_start(stored: &StoredBox, strides: &[u64]) -> u64 {
-    stored.local.iter().zip(strides).map(|(&index, &stride)| index * stride).sum()
 }
 
 /// Reads this rank's source shards from the model.
@@ -212,17 +197,19 @@ fn gather_part(
     Ok(())
 }
 
-/// Rows of a box: (offset in the packed box, offset in the local tensor, bytes).
+/// Contiguous rows of a box: (offset in the packed box, offset in the local tensor, bytes).
 pub(super) fn for_each_row(
     stored: &StoredBox,
     strides: &[u64],
     element: u64,
     mut each: impl FnMut(usize, usize, usize),
 ) {
-    let row = stored.extent.last().map_or(1, |&extent| extent) * element;
-    let outer = &stored.extent[..stored.extent.len().saturating_sub(1)];
+    let (start, strides) = stored.place(strides);
+    // The last dimension is a row unless its elements lie apart.
+    let inner = strides.last().is_some_and(|&stride| stride == element);
+    let outer = &stored.extent[..stored.extent.len() - usize::from(inner)];
+    let row = if inner { stored.extent.last().map_or(1, |&extent| extent) } else { 1 } * element;
     let rows: u64 = outer.iter().product();
-    let start = local_start(stored, strides);
     for number in 0..rows {
         let mut rest = number;
         let mut at = start;
@@ -244,7 +231,7 @@ mod tests {
         let at = |lo, hi| Interval { lo, hi };
         let boxes = stored_boxes(&[AxisMap::new([at(4, 6), at(0, 1)]), AxisMap::new([at(2, 5)])]);
         assert_eq!(boxes.len(), 2);
-        assert_eq!(boxes[1], StoredBox { lo: vec![0, 2], extent: vec![1, 3], local: vec![2, 0] });
+        assert_eq!(boxes[1], StoredBox { lo: vec![0, 2], extent: vec![1, 3], local: vec![2, 0], step: vec![1, 1] });
         let mut rows = Vec::new();
         for_each_row(&boxes[0], &byte_strides(&[3, 3], 2), 2, |packed, local, bytes| rows.push((packed, local, bytes)));
         assert_eq!(rows, [(0, 0, 6), (6, 6, 6)]);

@@ -3,12 +3,12 @@
 //! on the host, every destination byte is compared with what the model says.
 
 use super::error::RefitError;
-use super::shards::{SideMemory, byte_strides, for_each_row, stored_boxes};
+use super::shards::{SideMemory, StoredBox, byte_strides, for_each_row, stored_boxes};
 use crate::checkpoint::{Model, Region};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
-use crossmesh::layout::Layout;
 use crossmesh::layout::content_digest::{TensorBox, digest_box, name_seed};
+use crossmesh::layout::{Interval, Layout, Location};
 use crossmesh::plan::{Manifest, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ pub(super) struct Held<'a> {
     pub(super) rank: Rank,
 }
 
-/// Digests that this rank's sources promise: for every cell of which it is the lowest holder, to every wanter.
+/// Digests that this rank's sources promise: for every cell of which it is the lowest holder, to every wanter, as often
+/// as that stores it.
 pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -> Result<Digests, RefitError> {
     let plan = Plan::compile(manifest.clone(), size)?;
     let bytes = held.memory.buffer.read().map_err(CommError::from)?;
@@ -33,52 +34,56 @@ pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -
     for class in plan.classes().iter().filter(|class| class.holders.first() == Some(&held.rank)) {
         for &cell in &class.cells {
             let tensor = &manifest.tensors()[cell.tensor as usize];
-            let box_of_cell = plan.cell(cell);
-            let lo: Vec<u64> = box_of_cell.intervals.iter().map(|interval| interval.lo).collect();
-            let extent: Vec<u64> = box_of_cell.intervals.iter().map(|interval| interval.len()).collect();
+            let intervals = &plan.cell(cell).intervals;
             let Some(maps) = tensor.source.axis_maps(held.rank) else { continue };
-            let places = maps.iter().zip(&box_of_cell.intervals).map(|(map, &interval)| map.locate(interval));
-            let Some(local) = places.collect::<Option<Vec<u64>>>() else { continue };
-            let part = Part { lo: &lo, extent: &extent, local: &local };
-            let digest = part.digest(&tensor.name, &tensor.source, held, cell.tensor, &bytes)?;
+            let places = maps.iter().zip(intervals).map(|(map, &interval)| map.locate(interval));
+            let Some(places) = places.collect::<Option<Vec<Location>>>() else { continue };
+            let part = StoredBox {
+                lo: intervals.iter().map(|interval| interval.lo).collect(),
+                extent: intervals.iter().map(Interval::len).collect(),
+                local: places.iter().map(|place| place.local).collect(),
+                step: places.iter().map(|place| place.step).collect(),
+            };
+            let digest = digest(&part, &tensor.name, &tensor.source, held, cell.tensor, &bytes)?;
             for &wanter in &class.wanters {
+                let copies = copies(&tensor.destination, wanter, intervals);
                 let sum = digests.entry((wanter.0, cell.tensor)).or_default();
-                *sum = sum.wrapping_add(digest);
+                *sum = sum.wrapping_add(digest.wrapping_mul(copies));
             }
         }
     }
     Ok(digests)
 }
 
-/// A box of a local tensor.
-struct Part<'a> {
-    lo: &'a [u64],
-    extent: &'a [u64],
-    local: &'a [u64],
+/// How often `rank` stores a box.
+fn copies(layout: &Layout, rank: Rank, intervals: &[Interval]) -> u64 {
+    if !layout.has_parts() {
+        return 1;
+    }
+    let maps = layout.axis_maps(rank).unwrap_or_default();
+    maps.iter().zip(intervals).map(|(map, &interval)| map.places(interval).count() as u64).product()
 }
 
-impl Part<'_> {
-    fn digest(
-        &self,
-        name: &str,
-        layout: &Layout,
-        held: &Held<'_>,
-        tensor: u32,
-        bytes: &[u8],
-    ) -> Result<u64, RefitError> {
-        let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok(0) };
-        let strides = byte_strides(shape, layout.dtype().bytes());
-        let start = offset + self.local.iter().zip(&strides).map(|(&index, &stride)| index * stride).sum::<u64>();
-        let region = TensorBox {
-            bytes: &bytes[start as usize..(offset + layout.local_bytes(held.rank)) as usize],
-            dtype: layout.dtype(),
-            shape: layout.shape(),
-            lo: self.lo,
-            extent: self.extent,
-            strides: &strides,
-        };
-        digest_box(&region, name_seed(name)).map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
-    }
+/// Digest of a box of a local tensor.
+fn digest(
+    part: &StoredBox,
+    name: &str,
+    layout: &Layout,
+    held: &Held<'_>,
+    tensor: u32,
+    bytes: &[u8],
+) -> Result<u64, RefitError> {
+    let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok(0) };
+    let (start, strides) = part.place(&byte_strides(shape, layout.dtype().bytes()));
+    let region = TensorBox {
+        bytes: &bytes[(offset + start) as usize..(offset + layout.local_bytes(held.rank)) as usize],
+        dtype: layout.dtype(),
+        shape: layout.shape(),
+        lo: &part.lo,
+        extent: &part.extent,
+        strides: &strides,
+    };
+    digest_box(&region, name_seed(name)).map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
 }
 
 /// Digests for the other ranks.
@@ -123,10 +128,9 @@ pub(super) fn check(
         };
         let strides = byte_strides(shape, layout.dtype().bytes());
         let local = &bytes[*offset as usize..][..layout.local_bytes(held.rank) as usize];
-        let mut digest = 0u64;
+        let mut found = 0u64;
         for stored in stored_boxes(&maps) {
-            let part = Part { lo: &stored.lo, extent: &stored.extent, local: &stored.local };
-            digest = digest.wrapping_add(part.digest(&tensor.name, layout, held, index as u32, &bytes)?);
+            found = found.wrapping_add(digest(&stored, &tensor.name, layout, held, index as u32, &bytes)?);
             let region = Region { lo: &stored.lo, extent: &stored.extent };
             let matched = if !model.is_here() {
                 Ok(())
@@ -142,8 +146,8 @@ pub(super) fn check(
             matched.map_err(|error| wrong(error.to_string()))?;
         }
         let promised = expected.get(&(index as u32)).copied().unwrap_or(0);
-        if digest != promised {
-            return Err(wrong(format!("digest {digest:016x}, its sources say {promised:016x}")));
+        if found != promised {
+            return Err(wrong(format!("digest {found:016x}, its sources say {promised:016x}")));
         }
     }
     Ok(())

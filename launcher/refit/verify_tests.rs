@@ -41,7 +41,8 @@ impl Case {
         }
         let manifest = Arc::new(manifest);
         let memory = |side| {
-            let allocate = |rank| SideMemory::allocate(&manifest, Rank(rank), side, MemoryChoice::Private).unwrap();
+            let allocate =
+                |rank| SideMemory::allocate(&manifest, &[], Rank(rank), side, MemoryChoice::Private).unwrap();
             (0..RANKS).map(allocate).collect::<Vec<_>>()
         };
         let (sources, destinations) = (memory(Side::Source), memory(Side::Destination));
@@ -121,7 +122,7 @@ impl Case {
 /// Global indices that maps hold, in storage order.
 fn indices(maps: &[AxisMap]) -> Vec<Vec<u64>> {
     maps.iter().fold(vec![vec![]], |indices, map| {
-        let along: Vec<u64> = map.intervals().iter().flat_map(|interval| interval.lo..interval.hi).collect();
+        let along: Vec<u64> = map.intervals().flat_map(|interval| interval.lo..interval.hi).collect();
         indices.iter().flat_map(|index| along.iter().map(|&at| [index.as_slice(), &[at]].concat())).collect()
     })
 }

@@ -126,6 +126,18 @@ impl Control {
         Ok(())
     }
 
+    /// Asks for a turn without waiting: it comes when all `members` have asked for the turn of `context`. Turns come in
+    /// one order, which all ranks that any two of them concern see alike. A context is for turns or for exchanges.
+    pub fn ask_turn(&self, context: u64, members: &[Rank]) -> Result<(), BootstrapError> {
+        let deadline = Deadline::after(Duration::ZERO);
+        self.member.ask_turn(meeting("turn", context, members, deadline)?.context, members)
+    }
+
+    /// The next context whose turn has come, each once.
+    pub fn next_turn(&self) -> Option<u64> {
+        self.member.next_turn()
+    }
+
     /// Whether the job is aborted: one atomic load.
     pub fn is_aborted(&self) -> bool {
         self.member.is_aborted()

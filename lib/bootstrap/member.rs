@@ -102,20 +102,45 @@ impl Member {
         let mut payload = encode_members(meeting.members);
         payload.extend_from_slice(body);
         let mut state = self.shared.lock();
-        state.usable()?;
-        let sequence = state.sequences.entry(meeting.context).or_default();
-        let key = (meeting.context, *sequence);
-        *sequence += 1;
-        state.waiting.insert(key, Waiting::Pending(Absentees::default()));
-        let length = payload.len() as u64;
-        let header = Header { kind, rank: Rank(0), context: key.0, sequence: key.1, length };
-        state.outgoing.frame(header, payload);
-        self.shared.wake();
+        let key = self.send(&mut state, kind, meeting.context, payload, Waiting::Pending(Absentees::default()))?;
         let outcome = self.await_outcome(state, key, meeting)?;
         decode_outcome(&outcome, meeting.members.len()).ok_or(BootstrapError::Unreadable {
             from: "the hub of the control connections",
             reason: "lengths contradict the bytes that came".into(),
         })
+    }
+
+    /// Sends a contribution to the next exchange of a context; its key.
+    fn send(
+        &self,
+        state: &mut State,
+        kind: Kind,
+        context: u64,
+        payload: Vec<u8>,
+        waiting: Waiting,
+    ) -> Result<(u64, u64), BootstrapError> {
+        state.usable()?;
+        let sequence = state.sequences.entry(context).or_default();
+        let key = (context, *sequence);
+        *sequence += 1;
+        state.waiting.insert(key, waiting);
+        let length = payload.len() as u64;
+        state.outgoing.frame(Header { kind, rank: Rank(0), context: key.0, sequence: key.1, length }, payload);
+        self.shared.wake();
+        Ok(key)
+    }
+
+    /// Asks for the turn of `context`, which comes when all members have asked.
+    pub(super) fn ask_turn(&self, context: u64, members: &[Rank]) -> Result<(), BootstrapError> {
+        self.check(members)?;
+        let payload = encode_members(members);
+        self.send(&mut self.shared.lock(), Kind::Gather, context, payload, Waiting::Turn)?;
+        Ok(())
+    }
+
+    /// The next context whose turn has come.
+    pub(super) fn next_turn(&self) -> Option<u64> {
+        self.shared.lock().turns.pop_front()
     }
 
     fn check(&self, members: &[Rank]) -> Result<(), BootstrapError> {
@@ -154,8 +179,8 @@ impl Member {
                     }
                     state.waiting.insert(key, Waiting::Pending(absent));
                 }
-                // Only the waiting thread removes its entry.
-                None => return Err(BootstrapError::Closed),
+                // Only the waiting thread removes its entry, and turns have contexts of their own.
+                Some(Waiting::Turn) | None => return Err(BootstrapError::Closed),
             }
             state = self.shared.sleep(state, question.pause());
             question.ask(&self.shared, &mut state);

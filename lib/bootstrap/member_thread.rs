@@ -9,7 +9,7 @@ use super::wire::{FrameReader, Header, Kind, Received, SendQueue, Waker, Woken};
 use crate::base::{Deadline, Rank};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,8 @@ pub(super) enum Waiting {
     Outcome(Vec<u8>),
     /// A member had left.
     Left(Rank),
+    /// A turn, which nobody waits for in a call.
+    Turn,
 }
 
 /// What callers and the thread change under the lock.
@@ -43,6 +45,8 @@ pub(super) struct State {
     pub(super) sequences: HashMap<u64, u64>,
     /// Exchanges that a thread waits for.
     pub(super) waiting: HashMap<(u64, u64), Waiting>,
+    /// Contexts whose turn has come, in the order in which the hub saw all their members ask.
+    pub(super) turns: VecDeque<u64>,
     /// The first cause; never changes once set.
     pub(super) cause: Option<Arc<Cause>>,
     /// This rank has said goodbye.
@@ -163,8 +167,16 @@ impl Shared {
 
     fn receive(&self, header: Header, payload: Vec<u8>) {
         let mut state = self.lock();
-        let expected = state.waiting.get_mut(&(header.context, header.sequence));
+        let key = (header.context, header.sequence);
+        let expected = state.waiting.get_mut(&key);
         match (header.kind, expected) {
+            (Kind::Outcome, Some(Waiting::Turn)) => {
+                state.waiting.remove(&key);
+                state.turns.push_back(header.context);
+            }
+            (Kind::Left, Some(Waiting::Turn)) => {
+                log::warn!("rank {} has left, so a transfer that waits for it will not start", header.rank);
+            }
             (Kind::Outcome, Some(waiting)) => *waiting = Waiting::Outcome(payload),
             (Kind::Left, Some(waiting)) => *waiting = Waiting::Left(header.rank),
             (Kind::Absent, Some(Waiting::Pending(absent))) => {

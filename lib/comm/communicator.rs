@@ -87,6 +87,7 @@ impl Communicator {
         let position = ranks.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
         let group = Group {
             context: context(self.group.context, number, color),
+            transfers: Arc::default(),
             members: Arc::new(ranks.iter().map(|&rank| self.group.world(rank)).collect()),
             rank: Rank(position as u32),
             topology: Arc::new(self.group.topology.select(&ranks)),

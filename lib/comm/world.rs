@@ -147,6 +147,7 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
     let group = Group {
         control: control.clone(),
         context: WORLD_CONTEXT,
+        transfers: Arc::default(),
         members: Arc::new(members),
         rank,
         topology,

@@ -8,8 +8,10 @@ use crate::base::{Deadline, Rank};
 use crate::plan::Manifest;
 use crate::plan::digest::{ManifestDigest, field_values, first_difference};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::error::Error;
+use std::sync::atomic::Ordering;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
@@ -20,7 +22,7 @@ struct Hello {
     /// What is wrong with its manifest or buffers.
     fault: Option<String>,
     all_shared: bool,
-    staging_left: u64,
+    number: u64,
     chunk: u64,
     cores: u32,
 }
@@ -28,10 +30,10 @@ struct Hello {
 /// What ranks decided together.
 #[derive(Debug, Clone)]
 pub(super) struct Agreement {
+    /// Names this transfer, unlike any other of the job.
+    pub(super) context: u64,
     /// Per rank, whether all its buffers are shared.
     pub(super) all_shared: Vec<bool>,
-    /// Least staging that any rank has left, and which rank.
-    pub(super) staging_left: (u64, Rank),
     /// Smallest chunk that any rank asked for.
     pub(super) chunk: u64,
     /// Fewest cores that any rank may run on.
@@ -67,7 +69,7 @@ pub(super) fn agree(
         unreadable: settings.as_ref().err().map(|error| chain(error)),
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
-        staging_left: group.staging.left(),
+        number: group.transfers.load(Ordering::Acquire),
         chunk,
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
     };
@@ -79,15 +81,24 @@ pub(super) fn agree(
         return Err(difference(group, manifest, &digest, options, ranks, contexts_differ, deadline)?);
     }
     let local = first_fault(group, hellos.iter().map(|hello| hello.fault.as_deref()), local)?;
-    let least = hellos.iter().enumerate().min_by_key(|(_, hello)| hello.staging_left);
-    let staging_left = least.map_or((0, group.rank), |(rank, hello)| (hello.staging_left, Rank(rank as u32)));
+    let number = hellos.iter().map(|hello| hello.number).max().unwrap_or(0);
+    group.transfers.store(number + 1, Ordering::Release);
     let agreement = Agreement {
+        context: context(group.context, number),
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
-        staging_left,
         chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
         cores: hellos.iter().map(|hello| hello.cores).min().unwrap_or(1),
     };
     Ok((local, agreement))
+}
+
+/// A number for the turns of a transfer, equal on its ranks and unlike that of any other.
+fn context(group: u64, number: u64) -> u64 {
+    let mut hasher = Sha256::new();
+    hasher.update(b"turns of a transfer");
+    hasher.update(group.to_le_bytes());
+    hasher.update(number.to_le_bytes());
+    hasher.finalize().iter().take(8).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte)) >> 1 | 1
 }
 
 /// Tells everybody whether this rank could do its part; an error on any rank is an error on all.
@@ -97,7 +108,8 @@ pub(super) fn commit<T>(group: &Group, mine: Result<T, ExecuteError>, deadline: 
     first_fault(group, faults.iter().map(Option::as_deref), mine)
 }
 
-fn first_fault<'a, T>(
+/// An error of this rank, or of the first rank that states one.
+pub(super) fn first_fault<'a, T>(
     group: &Group,
     faults: impl Iterator<Item = Option<&'a str>>,
     mine: Result<T, ExecuteError>,

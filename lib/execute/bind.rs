@@ -4,12 +4,13 @@
 use super::boxes::sub_boxes;
 use super::exchange::Export;
 use super::program::Program;
-use super::tensors::{LocalTensors, locate};
+use super::tensors::{LocalTensors, locate, places};
 use super::{ExecuteError, Side};
-use crate::layout::AxisMap;
+use crate::layout::{AxisMap, Location};
 use crate::memory::copy::{CopyTable, Placed};
 use crate::plan::Plan;
 use crate::route::Piece;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Shortest run, on average, that is put straight from or into a tensor; shorter ones are packed.
@@ -42,7 +43,7 @@ pub(super) struct CopyOp {
 #[derive(Debug, Clone)]
 pub(super) enum End<'a> {
     /// In a tensor: byte position of the cell's first element, byte strides.
-    Tensor { offset: u64, strides: &'a [u64] },
+    Tensor { offset: u64, strides: Cow<'a, [u64]> },
     /// Packed from this byte on.
     Packed { offset: u64 },
 }
@@ -64,7 +65,7 @@ pub(super) fn append(
             End::Tensor { offset, strides } => sub
                 .lo
                 .iter()
-                .zip(*strides)
+                .zip(strides.iter())
                 .fold(*offset, |sum, (&index, &stride)| sum.saturating_add(index.saturating_mul(stride))),
             End::Packed { offset } => offset + (sub.first - piece.start) * element,
         };
@@ -91,15 +92,21 @@ fn row_major(extents: &[u64], element: u64) -> Vec<u64> {
     strides
 }
 
-/// Byte position of a piece's cell in one of this rank's tensors.
-pub(super) fn own_end<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piece: &Piece) -> Option<(End<'a>, u32)> {
+/// A piece's cell in one of this rank's tensors, in the first place if there are several.
+pub(super) fn own_end<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piece: &Piece) -> Option<End<'a>> {
     let tensor = local.side(side)[piece.cell.tensor as usize].as_ref()?;
-    let index = local.locate(side, piece.cell.tensor, &plan.cell(piece.cell).intervals)?;
-    let offset = tensor.offset + index.iter().zip(&tensor.strides).map(|(&i, &stride)| i * stride).sum::<u64>();
-    Some((End::Tensor { offset, strides: &tensor.strides }, piece.cell.tensor))
+    let place = locate(local.maps(side, piece.cell.tensor)?, &plan.cell(piece.cell).intervals)?;
+    end_at(tensor.offset, &tensor.strides, &place)
 }
 
-/// Byte position of a piece's cell in a peer's tensor.
+/// A piece's cell in one of this rank's tensors, in every place.
+pub(super) fn own_ends<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piece: &Piece) -> Option<Vec<End<'a>>> {
+    let tensor = local.side(side)[piece.cell.tensor as usize].as_ref()?;
+    let places = places(local.maps(side, piece.cell.tensor)?, &plan.cell(piece.cell).intervals);
+    places.iter().map(|place| end_at(tensor.offset, &tensor.strides, place)).collect()
+}
+
+/// A piece's cell in a peer's tensor, in the first place if there are several.
 pub(super) fn peer_end<'a>(
     plan: &Plan,
     maps: &[AxisMap],
@@ -107,13 +114,35 @@ pub(super) fn peer_end<'a>(
     base: u64,
     piece: &Piece,
 ) -> Option<End<'a>> {
-    let index = locate(maps, &plan.cell(piece.cell).intervals)?;
-    if export.strides.len() != index.len() {
+    let place = locate(maps, &plan.cell(piece.cell).intervals)?;
+    end_at(base.checked_add(export.offset)?, &export.strides, &place)
+}
+
+/// A piece's cell in a peer's tensor, in every place.
+pub(super) fn peer_ends<'a>(
+    plan: &Plan,
+    maps: &[AxisMap],
+    export: &'a Export,
+    base: u64,
+    piece: &Piece,
+) -> Option<Vec<End<'a>>> {
+    let offset = base.checked_add(export.offset)?;
+    let places = places(maps, &plan.cell(piece.cell).intervals);
+    places.iter().map(|place| end_at(offset, &export.strides, place)).collect()
+}
+
+/// The end at `place` of a tensor; strides may be a peer's, so everything is checked.
+fn end_at<'a>(offset: u64, strides: &'a [u64], place: &[Location]) -> Option<End<'a>> {
+    if strides.len() != place.len() {
         return None;
     }
-    let inside = index.iter().zip(&export.strides).map(|(&i, &stride)| i.checked_mul(stride));
-    let inside = inside.sum::<Option<u64>>()?;
-    Some(End::Tensor { offset: base.checked_add(export.offset)?.checked_add(inside)?, strides: &export.strides })
+    let inside = place.iter().zip(strides).map(|(at, &stride)| at.local.checked_mul(stride)).sum::<Option<u64>>()?;
+    let strides = if place.iter().all(|at| at.step == 1) {
+        Cow::Borrowed(strides)
+    } else {
+        place.iter().zip(strides).map(|(at, &stride)| at.step.checked_mul(stride)).collect::<Option<_>>()?
+    };
+    Some(End::Tensor { offset: offset.checked_add(inside)?, strides })
 }
 
 /// A contiguous stretch of a packed chunk that lies contiguously in a tensor.
@@ -168,13 +197,21 @@ pub(super) fn count_runs(
 ) -> Result<u64, ExecuteError> {
     let mut count = 0;
     for piece in program.item_pieces(item) {
-        if let Some((end, _)) = own_end(plan, local, side, piece) {
+        if let Some(end) = own_end(plan, local, side, piece) {
             let mut table = CopyTable::new();
             append(&mut table, plan, piece, &end, &End::Packed { offset: 0 })?;
             count += table.run_count(0..table.len());
         }
     }
     Ok(count)
+}
+
+/// Whether this rank's tensors of one side store some of an item more than once.
+pub(super) fn is_repeated(program: &Program, plan: &Plan, local: &LocalTensors, side: Side, item: u32) -> bool {
+    program.item_pieces(item).iter().any(|piece| {
+        let maps = local.maps(side, piece.cell.tensor).unwrap_or_default();
+        maps.iter().zip(&plan.cell(piece.cell).intervals).any(|(map, &interval)| map.places(interval).nth(1).is_some())
+    })
 }
 
 /// Cuts two descriptions of the same packed bytes at each other's borders: (first, second, packed, bytes), with

@@ -6,6 +6,7 @@ use super::ExecuteError;
 use super::agree::chain;
 use super::execution::Execution;
 use super::rest::{self, Rest};
+use super::turns::Turns;
 use crate::base::{Backoff, Deadline, Rank};
 use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
@@ -61,6 +62,7 @@ pub(super) struct Inner {
     reserved: HashMap<Rank, Vec<Reserved>>,
     events: Vec<Event>,
     failure: Option<Arc<Cause>>,
+    pub(super) turns: Turns,
 }
 
 struct Shared {
@@ -106,6 +108,7 @@ impl Engine {
             reserved: HashMap::new(),
             events: Vec::with_capacity(1024),
             failure: None,
+            turns: Turns::default(),
         };
         let shared = Arc::new(Shared {
             inner: Mutex::new(inner),
@@ -138,11 +141,17 @@ impl Engine {
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
         }
-        let Some(execution) = inner.execution(execution) else { return Err(ExecuteError::NotStarted) };
-        if execution.is_active() {
+        let Some(starting) = inner.execution(execution) else { return Err(ExecuteError::NotStarted) };
+        if starting.is_active() {
             return Err(ExecuteError::Active);
         }
-        execution.start()?;
+        if let Some((context, members)) = inner.turns.context(execution) {
+            self.shared.control.ask_turn(context, members)?;
+            inner.turns.asked();
+            inner.execution(execution).into_iter().for_each(Execution::await_turn);
+        } else {
+            inner.execution(execution).map_or(Ok(()), Execution::start)?;
+        }
         inner.active += 1;
         self.shared.note_active(&inner);
         drop(inner);
@@ -305,7 +314,7 @@ impl Shared {
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
         }
-        let moved = inner.progress();
+        let moved = self.take_turns(inner).and_then(|begun| Ok(inner.progress()? || begun));
         if let Err(error) = &moved {
             let cause = self.control.settle(self.cause(error), VERDICT);
             inner.fail(cause);
@@ -315,6 +324,17 @@ impl Shared {
             Some(cause) => Err(ExecuteError::Aborted(cause.clone())),
             None => moved,
         }
+    }
+
+    /// Begins the transfer whose turn with the shared slots it is; whether there was one.
+    fn take_turns(&self, inner: &mut Inner) -> Result<bool, ExecuteError> {
+        while inner.turns.is_waiting() {
+            let Some(context) = self.control.next_turn() else { break };
+            inner.turns.came(context);
+        }
+        let Some(number) = inner.turns.begin() else { return Ok(false) };
+        inner.execution(number).map_or(Ok(()), Execution::start)?;
+        Ok(true)
     }
 
     fn cause(&self, error: &ExecuteError) -> Cause {
@@ -374,6 +394,7 @@ impl Inner {
         }
         let was_active = self.execution(number).is_some_and(|execution| execution.is_active());
         self.active -= usize::from(was_active);
+        self.turns.remove(number);
         self.executions[number as usize] = Entry::Free;
     }
 
@@ -406,9 +427,13 @@ impl Inner {
     /// How to sleep, given the links of the active transfers.
     fn rest(&mut self) -> Rest {
         let mut rest = Rest::Bell;
+        // A turn rings nobody.
+        if self.turns.is_waiting() {
+            return Rest::Moment;
+        }
         for entry in &self.executions {
             let Entry::Ready(execution) = entry else { continue };
-            for link in execution.links().filter(|_| execution.is_active()) {
+            for link in execution.links().filter(|_| execution.is_running()) {
                 if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
                     return Rest::Moment;
                 }
@@ -428,12 +453,15 @@ impl Inner {
         self.events = events;
         handled?;
         polled?;
-        for entry in &mut self.executions {
+        for (entry, number) in self.executions.iter_mut().zip(0..) {
             if let Entry::Ready(execution) = entry
-                && execution.is_active()
+                && execution.is_running()
             {
                 moved |= execution.progress(&mut self.links)?;
-                self.active -= usize::from(!execution.is_active());
+                if !execution.is_active() {
+                    self.active -= 1;
+                    self.turns.finished(number);
+                }
             }
         }
         Ok(moved)

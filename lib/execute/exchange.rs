@@ -33,8 +33,10 @@ pub(super) struct Export {
 /// What one rank tells one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub(super) struct Invitation {
-    /// Segment with board and slots.
+    /// Segment with the board.
     pub(super) segment: Option<SegmentId>,
+    /// Segment with the slots; the same unless transfers share it.
+    pub(super) slots: Option<SegmentId>,
     /// Where slots begin in it.
     pub(super) slots_offset: u64,
     /// Distance between slots.
@@ -49,8 +51,10 @@ pub(super) struct Invitation {
     pub(super) release_words: Vec<u32>,
     /// Word in which the peer notes that it has read everything.
     pub(super) done_word: u32,
-    /// The same segment, registered with the link between the two.
+    /// The segment with the board, registered with the link between the two.
     pub(super) region: Option<RemoteRegion>,
+    /// The segment with the slots, likewise.
+    pub(super) slots_region: Option<RemoteRegion>,
     /// First signal index of what the peer puts here.
     pub(super) signal_base: u32,
     /// Per chunk that the peer puts here, whether it goes straight into the tensors.

@@ -1,13 +1,13 @@
 //! Ranks that transfer together. In: the connected world. Out: collective exchange and facts about members.
 //! Guarantee: ranks of a group count from 0; world ranks appear only at links and control.
 
-use super::{Engine, ExecuteError};
+use super::{Engine, ExecuteError, StagingBudget};
 use crate::base::{Deadline, Rank};
 use crate::bootstrap::Control;
 use crate::memory::{PeerSegments, SegmentId, SegmentServer};
 use crate::topology::Topology;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// How the other processes are reached; one per world rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,32 +48,6 @@ impl std::str::FromStr for Mapped {
     }
 }
 
-/// Staging memory that transfers of this process may still reserve.
-#[derive(Debug)]
-pub struct StagingBudget(AtomicU64);
-
-impl StagingBudget {
-    /// A budget of `bytes`.
-    pub fn new(bytes: u64) -> Self {
-        Self(AtomicU64::new(bytes))
-    }
-
-    /// What is left.
-    pub fn left(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Reserves `bytes`; false when less is left.
-    pub fn reserve(&self, bytes: u64) -> bool {
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes)).is_ok()
-    }
-
-    /// Gives `bytes` back.
-    pub fn release(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::AcqRel);
-    }
-}
-
 /// Ranks that transfer together.
 #[derive(Debug, Clone)]
 pub struct Group {
@@ -81,6 +55,8 @@ pub struct Group {
     pub control: Arc<Control>,
     /// Names the group's exchanges.
     pub context: u64,
+    /// Transfers prepared so far.
+    pub transfers: Arc<AtomicU64>,
     /// World rank of every member.
     pub members: Arc<Vec<Rank>>,
     /// This process's rank in the group.

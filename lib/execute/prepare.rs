@@ -3,12 +3,13 @@
 //! waited for; what it reserved is given back when it is dropped.
 
 use super::agree::Agreement;
-use super::bind::{count_runs, is_direct};
+use super::bind::{count_runs, is_direct, is_repeated};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
 use super::program::{Incoming, Program, Storage, compile};
+use super::planned::Routes;
 use super::reach::Reach;
 use super::staging::{self, SLOT_ALIGNMENT};
 use super::tensors::{LocalTensor, LocalTensors};
@@ -16,7 +17,7 @@ use super::{ExecuteError, Side};
 use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
 use crate::plan::Plan;
-use crate::route::Routed;
+use crate::route::LocalFlow;
 use crate::transport::{Capabilities, RegionId, Rights, register_span};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -34,7 +35,11 @@ const BOARD_ALIGNMENT: u64 = 4096;
 pub(super) struct Reservation {
     pub(super) group: Group,
     pub(super) number: u32,
+    /// With the board, and the slots unless they are shared.
     pub(super) segment: Arc<SharedMemory>,
+    /// With the slots.
+    pub(super) slots: Arc<SharedMemory>,
+    /// What it took of the budget for itself.
     pub(super) staging: u64,
     /// Registered regions by link, with their memory.
     pub(super) regions: Vec<(usize, RegionId, Span)>,
@@ -93,18 +98,16 @@ pub(super) struct Prepared {
     /// Region of a buffer, by its address and link.
     pub(super) buffer_regions: HashMap<(u64, usize), RegionId>,
     pub(super) segment_regions: Vec<Option<RegionId>>,
+    /// Of the memory with the slots.
+    pub(super) slot_regions: Vec<Option<RegionId>>,
+    /// Bytes of slots.
+    pub(super) staging_bytes: u64,
+    /// Who takes turns with these slots, when they are shared.
+    pub(super) turn: Option<Vec<Rank>>,
     pub(super) chunk_bytes: u64,
     /// Whether ranks of the domain read this rank's tensors directly.
     readable: bool,
     pub(super) reservation: Reservation,
-}
-
-/// Chunk size that every rank's staging allows: (chunk bytes, staging that this transfer may take).
-pub(super) fn staging_share(agreement: &Agreement, hops: u32) -> Result<(u64, u64), ExecuteError> {
-    let (left, rank) = agreement.staging_left;
-    staging::staging_share(left, agreement.chunk, hops)
-        .map(|share| (share.chunk_bytes, share.bytes))
-        .map_err(|needed| ExecuteError::Staging { rank, available: left, needed })
 }
 
 /// How ranks reach each other under an agreement.
@@ -130,41 +133,46 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
 pub(super) fn prepare(
     group: &Group,
     plan: &Plan,
-    routed: &Routed,
+    flows: &[LocalFlow],
     local: &LocalTensors,
     agreement: &Agreement,
+    routes: &Routes,
 ) -> Result<Prepared, ExecuteError> {
-    let hops = routed.flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max();
-    let (chunk, share) = staging_share(agreement, hops.unwrap_or(0) as u32)?;
+    let (chunk, allowance) = staging::share(&routes.staging, agreement.chunk, routes.hops)?;
     let reach = reach(group, agreement, chunk);
-    let program = compile(plan, &routed.flows, &group.topology, &reach, group.rank);
+    let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
+    let program = compile(plan, flows, &group.topology, &reach, (group.rank, helped));
     let direct = direct_items(group, &program, plan, local)?;
     let packed = packed_pushes(&program, plan, local, &direct)?;
-    let slots = slots(&program, &direct, &packed, chunk, share);
+    let slots = slots(&program, &direct, &packed, chunk, allowance.bytes);
     let mut board = BoardLayout::new();
     let (available_words, release_words) = item_words(&program, &mut board);
     let mut invitations = invite(&program, &mut board, &direct, &available_words, &release_words);
-    let slots_offset = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
-    let staging = slots.bytes * u64::from(slots.send.end);
-    let segment = Arc::new(SharedMemory::create("crossmesh-transfer", slots_offset + staging)?);
-    group.server.publish(&segment);
-    if !group.staging.reserve(staging) {
-        group.server.withdraw(segment.id());
-        let available = group.staging.left();
-        return Err(ExecuteError::Staging { rank: group.rank, available, needed: staging });
-    }
+    let board_bytes = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
+    let staging_bytes = slots.bytes * u64::from(slots.send.end);
+    let memory = reserve(group, board_bytes, staging_bytes, allowance.is_shared)?;
     let (number, links) = {
         let mut engine = group.engine.lock();
         (engine.reserve_execution(), engine.links.len())
     };
     let mut prepared = Prepared {
         segment_regions: vec![None; links],
-        reservation: Reservation { group: group.clone(), number, segment, staging, regions: Vec::new() },
+        slot_regions: vec![None; links],
+        reservation: Reservation {
+            group: group.clone(),
+            number,
+            segment: memory.segment,
+            slots: memory.slots,
+            staging: memory.staging,
+            regions: Vec::new(),
+        },
+        staging_bytes,
+        turn: (allowance.is_shared && !flows.is_empty()).then(|| routes.participants.clone()),
         buffer_regions: HashMap::new(),
         invitations: BTreeMap::new(),
         program,
         slots,
-        slots_offset,
+        slots_offset: memory.slots_offset,
         direct,
         packed,
         available_words,
@@ -176,6 +184,31 @@ pub(super) fn prepare(
     prepared.fill(local, &mut invitations)?;
     prepared.invitations = invitations;
     Ok(prepared)
+}
+
+/// Board and slots of a transfer.
+struct Memory {
+    segment: Arc<SharedMemory>,
+    slots: Arc<SharedMemory>,
+    slots_offset: u64,
+    staging: u64,
+}
+
+/// Takes memory for a board and slots, which are behind the board or in the shared part.
+fn reserve(group: &Group, board: u64, staging: u64, is_shared: bool) -> Result<Memory, ExecuteError> {
+    if is_shared {
+        let slots = group.staging.shared(|memory| group.server.publish(memory))?;
+        let segment = Arc::new(SharedMemory::create("crossmesh-transfer", board)?);
+        group.server.publish(&segment);
+        return Ok(Memory { segment, slots, slots_offset: 0, staging: 0 });
+    }
+    let segment = Arc::new(SharedMemory::create("crossmesh-transfer", board + staging)?);
+    if !group.staging.reserve(staging) {
+        let available = group.staging.left();
+        return Err(ExecuteError::Staging { rank: group.rank, available, needed: staging });
+    }
+    group.server.publish(&segment);
+    Ok(Memory { slots: segment.clone(), segment, slots_offset: board, staging })
 }
 
 /// Items that are put straight into this rank's tensors.
@@ -193,7 +226,8 @@ fn direct_items(
             let link = group.link_to(from);
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
-            direct[number] = any && is_direct(runs, item.bytes);
+            let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
+            direct[number] = any && is_direct(runs, item.bytes) && !repeated;
         }
     }
     Ok(direct)
@@ -334,11 +368,15 @@ impl Prepared {
             }
         }
         let mut engine = group.engine.lock();
-        let segment = self.reservation.segment.clone();
+        let (segment, slots) = (self.reservation.segment.clone(), self.reservation.slots.clone());
         for link in links {
             let rights = Rights::REMOTE_WRITE | Rights::LOCAL_READ;
             let region = self.reservation.register(&mut engine, link, Span::of_segment(&segment), rights)?;
             self.segment_regions[link] = Some(region);
+            self.slot_regions[link] = Some(match Arc::ptr_eq(&segment, &slots) {
+                true => region,
+                false => self.reservation.register(&mut engine, link, Span::of_segment(&slots), rights)?,
+            });
         }
         for ((link, address), (tensor, rights)) in wanted {
             let region = self.reservation.register(&mut engine, link, Span::of_buffer(&tensor.buffer), rights)?;
@@ -353,6 +391,7 @@ impl Prepared {
         let mut engine = group.engine.lock();
         for (&peer, invitation) in invitations {
             invitation.segment = Some(self.reservation.segment.id());
+            invitation.slots = Some(self.reservation.slots.id());
             invitation.slots_offset = self.slots_offset;
             invitation.slot_bytes = self.slots.bytes;
             if let Some(items) = self.program.reads.get(&peer) {
@@ -372,8 +411,9 @@ impl Prepared {
                 invitation.fed_destination = exports(group, local, Side::Destination, &tensors);
             }
             let link = group.link_to(peer);
-            if let Some(region) = self.segment_regions[link] {
+            if let (Some(region), Some(slots)) = (self.segment_regions[link], self.slot_regions[link]) {
                 invitation.region = Some(engine.links.get(link).export(region)?);
+                invitation.slots_region = Some(engine.links.get(link).export(slots)?);
             }
             if let Some(items) = self.program.arrivals.get(&peer) {
                 let count = items.len() as u32;

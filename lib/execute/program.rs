@@ -1,12 +1,12 @@
-//! This rank's share of the flows. In: flows, how ranks reach each other, chunk size. Out: items (a chunk of a
-//! flow at this rank) with where each comes from and goes to. Guarantee: pure; the k-th item that rank a pushes to
-//! (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order items by
-//! (chunk index, flow index).
+//! This rank's share of the flows. In: the flows that pass it, how ranks reach each other, chunk size. Out: items (a
+//! chunk of a flow at this rank) with where each comes from and goes to. Guarantee: pure; the k-th item that rank a
+//! pushes to (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order the flows that they
+//! share alike, and items by (chunk index, flow).
 
-use super::reach::{Reach, storage};
+use super::reach::{Reach, Sides, storage};
 use crate::base::Rank;
 use crate::plan::{CellId, Plan};
-use crate::route::{Flow, Gather, Piece};
+use crate::route::{Gather, LocalFlow, Piece};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -89,14 +89,46 @@ pub(super) struct Program {
     pub(super) arrivals: BTreeMap<Rank, Vec<u32>>,
     /// Pushes, by receiver.
     pub(super) sends: BTreeMap<Rank, Vec<u32>>,
-    /// Largest number of edges of any flow of the whole job, over all ranks.
+    /// Largest number of edges from a root to this rank.
     pub(super) hops: u32,
+}
+
+/// What a rank has to do, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramSummary {
+    /// Chunks of flows at this rank.
+    pub chunks: usize,
+    /// Element ranges of cells that they consist of.
+    pub pieces: usize,
+    /// Chunks that it sends over message links.
+    pub pushes: usize,
+    /// Most edges between a root and this rank.
+    pub hops: u32,
+}
+
+/// Compiles the share of `rank` as it is where all memory is shared within a domain, with chunks of `chunk_bytes`; needs
+/// no other rank.
+pub fn program_summary(
+    plan: &Plan,
+    flows: &[LocalFlow],
+    topology: &Topology,
+    rank: Rank,
+    chunk_bytes: u64,
+) -> ProgramSummary {
+    let everywhere = vec![true; topology.size()];
+    let reach = Reach { readable: everywhere.clone(), shared: everywhere, cores: u32::MAX, mapped: true, chunk_bytes };
+    let program = compile(plan, flows, topology, &reach, (rank, true));
+    ProgramSummary {
+        chunks: program.items.len(),
+        pieces: program.pieces.len(),
+        pushes: program.pushes.len(),
+        hops: program.hops,
+    }
 }
 
 /// A flow that this rank takes part in.
 struct Share<'a> {
-    flow: &'a Flow,
-    node: usize,
+    flow: &'a LocalFlow,
     chunk: u64,
     chunks: u64,
     /// Whether the root packs.
@@ -105,27 +137,23 @@ struct Share<'a> {
 }
 
 /// Compiles the share of `rank`.
-pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &Reach, rank: Rank) -> Program {
-    let mut program = Program {
-        hops: flows.iter().flat_map(|flow| (0..flow.nodes.len()).map(|node| flow.depth(node))).max().unwrap_or(0)
-            as u32,
-        helped: reach.helped(topology, flows, rank),
-        ..Program::default()
-    };
+pub(super) fn compile(
+    plan: &Plan,
+    flows: &[LocalFlow],
+    topology: &Topology,
+    reach: &Reach,
+    (rank, helped): (Rank, bool),
+) -> Program {
+    let hops = flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0);
+    let mut program = Program { hops, helped, ..Program::default() };
+    let sides = Sides { topology, reach, rank };
     let shares: Vec<Share<'_>> = flows
         .iter()
-        .filter_map(|flow| {
-            let node = flow.nodes.iter().position(|node| node.rank == rank)?;
+        .map(|flow| {
             let packs = reach.packs(plan, topology, flow);
-            let chunk = if reach.is_staged(plan, topology, flow) { reach.chunk_bytes } else { MAPPED_CHUNK };
-            Some(Share {
-                flow,
-                node,
-                chunk,
-                chunks: flow.bytes.div_ceil(chunk),
-                packs,
-                gather: Gather::of_flow(plan, flow),
-            })
+            let chunk = if reach.is_staged(topology, flow, packs) { reach.chunk_bytes } else { MAPPED_CHUNK };
+            let gather = Gather::of_pieces(plan, &flow.pieces);
+            Share { flow, chunk, chunks: flow.bytes.div_ceil(chunk), packs, gather }
         })
         .collect();
     let mut turn = 0;
@@ -133,7 +161,7 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
     while !open.is_empty() {
         open.retain(|share| turn < share.chunks);
         for share in &open {
-            program.add(topology, reach, share, turn);
+            program.add(&sides, share, turn);
         }
         turn += 1;
     }
@@ -141,7 +169,7 @@ pub(super) fn compile(plan: &Plan, flows: &[Flow], topology: &Topology, reach: &
 }
 
 impl Program {
-    fn add(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, turn: u64) {
+    fn add(&mut self, sides: &Sides<'_>, share: &Share<'_>, turn: u64) {
         let (from, to) = (share.gather.border(turn * share.chunk), share.gather.border((turn + 1) * share.chunk));
         if from == to {
             return;
@@ -149,9 +177,9 @@ impl Program {
         let first = self.pieces.len() as u32;
         self.pieces.extend(share.gather.pieces(from, to));
         let pieces = first..self.pieces.len() as u32;
-        let (flow, node) = (share.flow, share.flow.nodes[share.node]);
+        let place = &share.flow.place;
         let bytes = to - from;
-        if node.parent.is_none() && node.wants {
+        if place.parent.is_none() && place.wants {
             let own = Item {
                 pieces: pieces.clone(),
                 bytes,
@@ -165,18 +193,18 @@ impl Program {
             self.own_copies.push(self.items.len() as u32);
             self.items.push(own);
         }
-        if node.parent.is_none() && flow.nodes.len() == 1 {
+        if place.parent.is_none() && place.children.is_empty() {
             return;
         }
         let item = self.items.len() as u32;
-        let incoming = self.incoming(topology, reach, share, item);
-        let stored = storage(flow, share.node, share.packs);
+        let incoming = self.incoming(sides, share, item);
+        let stored = sides.stored(place, share.packs);
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
-        for (number, child) in flow.children(share.node) {
-            if reach.feeds(topology, flow, number) {
+        for child in &place.children {
+            if sides.feeds(place, child) {
                 self.feeds.entry(child.rank).or_default().push(item);
-            } else if reach.pulls(topology, node.rank, stored, child.rank) {
+            } else if sides.reach.pulls(sides.topology, sides.rank, stored, child.rank) {
                 self.reads.entry(child.rank).or_default().push(item);
                 readers += 1;
             } else {
@@ -188,29 +216,28 @@ impl Program {
             pieces,
             bytes,
             storage: stored,
-            wants: node.wants,
+            wants: place.wants,
             incoming,
-            hop: flow.depth(share.node) as u32,
+            hop: place.hop,
             pushes: first_push..self.pushes.len() as u32,
             readers,
         });
     }
 
-    fn incoming(&mut self, topology: &Topology, reach: &Reach, share: &Share<'_>, item: u32) -> Incoming {
-        let node = share.flow.nodes[share.node];
-        let Some(parent) = node.parent else {
+    fn incoming(&mut self, sides: &Sides<'_>, share: &Share<'_>, item: u32) -> Incoming {
+        let Some(parent) = share.flow.place.parent else {
             if share.packs {
                 self.packs.push(item);
                 return Incoming::Pack;
             }
             return Incoming::Held;
         };
-        let from = share.flow.nodes[parent as usize].rank;
-        let stored = storage(share.flow, parent as usize, share.packs);
-        if reach.feeds(topology, share.flow, share.node) {
+        let from = parent.rank;
+        let stored = storage(parent.is_root, parent.wants, share.packs);
+        if sides.is_fed(&share.flow.place) {
             self.fed.entry(from).or_default().push(item);
             Incoming::Fed { from }
-        } else if reach.pulls(topology, from, stored, node.rank) {
+        } else if sides.reach.pulls(sides.topology, from, stored, sides.rank) {
             self.pulls.entry(from).or_default().push(item);
             Incoming::Pull { from, stored }
         } else {

@@ -3,9 +3,9 @@
 
 use super::program::Storage;
 use crate::base::Rank;
-use crate::layout::Layout;
+use crate::layout::{Interval, Layout};
 use crate::plan::Plan;
-use crate::route::{Flow, Piece};
+use crate::route::{LocalFlow, Neighbour, Piece, Place};
 use crate::topology::Topology;
 
 /// Runs that are shorter on average are packed rather than read from another process one by one: each range of
@@ -35,77 +35,102 @@ impl Reach {
             && (stored == Storage::Slot || self.readable[parent.index()])
     }
 
-    /// Whether the root of a flow copies it into the tensors of `child`, which passes it to nobody.
-    pub(super) fn feeds(&self, topology: &Topology, flow: &Flow, child: usize) -> bool {
-        let (root, node) = (flow.nodes[0].rank, flow.nodes[child]);
-        node.parent == Some(0)
-            && node.wants
+    /// Whether a parent copies a flow into the tensors of its child: the parent is the root, and the child passes it to
+    /// nobody.
+    fn feeds(&self, topology: &Topology, parent: &Neighbour, child: &Neighbour) -> bool {
+        parent.is_root
+            && child.wants
+            && child.is_leaf
             && self.mapped
-            && self.shared[node.rank.index()]
-            && topology.domain(root) == topology.domain(node.rank)
-            && flow.children(child).next().is_none()
+            && self.shared[child.rank.index()]
+            && topology.domain(parent.rank) == topology.domain(child.rank)
     }
 
-    /// Whether chunks of `flow` are sent over a link or lie in slots anywhere, which limits their size.
-    pub(super) fn is_staged(&self, plan: &Plan, topology: &Topology, flow: &Flow) -> bool {
-        let packs = self.packs(plan, topology, flow);
-        flow.nodes.iter().enumerate().any(|(number, node)| {
-            let sent = node.parent.is_some_and(|parent| {
-                let stored = storage(flow, parent as usize, packs);
-                let parent = flow.nodes[parent as usize].rank;
-                !self.feeds(topology, flow, number) && !self.pulls(topology, parent, stored, node.rank)
-            });
-            sent || storage(flow, number, packs) == Storage::Slot
-        })
+    /// Whether chunks of a flow are sent over a link or lie in slots anywhere, which limits their size.
+    pub(super) fn is_staged(&self, topology: &Topology, flow: &LocalFlow, packs: bool) -> bool {
+        packs
+            || !flow.path.all_edges(|parent, child| {
+                let stored = storage(parent.is_root, parent.wants, packs);
+                let mapped =
+                    self.feeds(topology, parent, child) || self.pulls(topology, parent.rank, stored, child.rank);
+                mapped && child.wants
+            })
     }
 
     /// Whether the root of a flow packs it into slots, from which its receivers unpack: nobody maps the other's
     /// tensors, and reading another process's memory run by run is not possible or costs more than a second copy.
-    pub(super) fn packs(&self, plan: &Plan, topology: &Topology, flow: &Flow) -> bool {
-        let root = flow.nodes[0].rank;
-        let local = |node: &crate::route::Node| {
-            node.parent == Some(0) && node.wants && topology.domain(node.rank) == topology.domain(root)
+    pub(super) fn packs(&self, plan: &Plan, topology: &Topology, flow: &LocalFlow) -> bool {
+        let root = flow.path.root();
+        let local = |parent: &Neighbour, child: &Neighbour| {
+            parent.is_root
+                && child.wants
+                && topology.domain(child.rank) == topology.domain(root)
+                && !self.shared[child.rank.index()]
         };
         self.mapped
-            && flow.nodes.len() > 1
+            && flow.path.first_receiver().is_some()
             && !self.shared[root.index()]
-            && flow.nodes[1..].iter().all(|node| local(node) && !self.shared[node.rank.index()])
+            && flow.path.all_edges(local)
             && (!self.readable[root.index()] || has_short_runs(plan, flow))
     }
 
-    /// Whether receivers in the domain of `rank` copy along with the senders.
-    pub(super) fn helped(&self, topology: &Topology, flows: &[Flow], rank: Rank) -> bool {
-        let mut senders: Vec<Rank> = flows
-            .iter()
-            .filter(|flow| topology.domain(flow.nodes[0].rank) == topology.domain(rank))
-            .filter(|flow| (1..flow.nodes.len()).any(|child| self.feeds(topology, flow, child)))
-            .map(|flow| flow.nodes[0].rank)
-            .collect();
-        senders.sort_unstable();
-        senders.dedup();
-        (senders.len() as u64) < u64::from(self.cores)
+    /// Whether `rank` copies any flow into the tensors of others.
+    pub(super) fn is_feeder(&self, topology: &Topology, flows: &[LocalFlow], rank: Rank) -> bool {
+        let sides = Sides { topology, reach: self, rank };
+        flows.iter().any(|flow| flow.place.children.iter().any(|child| sides.feeds(&flow.place, child)))
     }
 }
 
-/// Where a node of a flow keeps its chunks; `packs` says that the root packs them.
-pub(super) fn storage(flow: &Flow, node: usize, packs: bool) -> Storage {
-    match (node, flow.nodes[node].wants) {
-        (0, _) if packs => Storage::Slot,
-        (0, _) => Storage::Source,
-        (_, true) => Storage::Destination,
-        (_, false) => Storage::Slot,
+/// A rank between its parent and its children.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sides<'a> {
+    pub(super) topology: &'a Topology,
+    pub(super) reach: &'a Reach,
+    pub(super) rank: Rank,
+}
+
+impl Sides<'_> {
+    fn own(&self, place: &Place) -> Neighbour {
+        let (is_root, is_leaf) = (place.parent.is_none(), place.children.is_empty());
+        Neighbour { rank: self.rank, is_root, wants: place.wants, is_leaf }
+    }
+
+    /// Whether this rank copies into the tensors of a child.
+    pub(super) fn feeds(&self, place: &Place, child: &Neighbour) -> bool {
+        self.reach.feeds(self.topology, &self.own(place), child)
+    }
+
+    /// Whether its parent copies into this rank's tensors.
+    pub(super) fn is_fed(&self, place: &Place) -> bool {
+        place.parent.as_ref().is_some_and(|parent| self.reach.feeds(self.topology, parent, &self.own(place)))
+    }
+
+    /// Where this rank keeps its chunks; `packs` says that the root packs them.
+    pub(super) fn stored(&self, place: &Place, packs: bool) -> Storage {
+        storage(place.parent.is_none(), place.wants, packs)
+    }
+}
+
+/// Where a rank keeps the chunks of a flow; `packs` says that the root packs them.
+pub(super) fn storage(is_root: bool, wants: bool, packs: bool) -> Storage {
+    match (is_root, wants) {
+        (true, _) if packs => Storage::Slot,
+        (true, _) => Storage::Source,
+        (false, true) => Storage::Destination,
+        (false, false) => Storage::Slot,
     }
 }
 
 /// Whether what is contiguous both at the root and at its first receiver is short on average. Their tensors are taken
 /// as contiguous: views are known to their own rank only. One run alone is read at once, however short.
-fn has_short_runs(plan: &Plan, flow: &Flow) -> bool {
-    let (root, receiver) = (flow.nodes[0].rank, flow.nodes[1].rank);
+fn has_short_runs(plan: &Plan, flow: &LocalFlow) -> bool {
+    let root = flow.path.root();
+    let Some(receiver) = flow.path.first_receiver() else { return false };
     let mut runs = 0;
     for piece in &flow.pieces {
         let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
-        let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
-        let run = run(&tensor.source, root, &extents).min(run(&tensor.destination, receiver, &extents)).max(1);
+        let intervals = &plan.cell(piece.cell).intervals;
+        let run = run(&tensor.source, root, intervals).min(run(&tensor.destination, receiver, intervals)).max(1);
         runs += elements(piece).div_ceil(run);
     }
     runs > 1 && flow.bytes / runs < SHORT_RUN
@@ -115,13 +140,16 @@ fn elements(piece: &Piece) -> u64 {
     piece.end - piece.start
 }
 
-/// Elements of a box of `extents` that are contiguous in the local tensor of `rank`.
-fn run(layout: &Layout, rank: Rank, extents: &[u64]) -> u64 {
-    let Some(shape) = layout.local_shape(rank) else { return 1 };
+/// Elements of a box that are contiguous in the local tensor of `rank`.
+fn run(layout: &Layout, rank: Rank, intervals: &[Interval]) -> u64 {
+    let Some(maps) = layout.axis_maps(rank) else { return 1 };
     let mut run = 1;
-    for (&extent, &local) in extents.iter().zip(&shape).rev() {
-        run *= extent;
-        if extent != local {
+    for (&interval, map) in intervals.iter().zip(&maps).rev() {
+        if map.locate(interval).is_some_and(|place| place.step > 1) {
+            break;
+        }
+        run *= interval.len();
+        if interval.len() != map.extent() {
             break;
         }
     }
@@ -133,7 +161,7 @@ mod tests {
     use super::*;
     use crate::layout::{Dtype, Mesh, Placement, Split};
     use crate::plan::Manifest;
-    use crate::route::{RouteOptions, route};
+    use crate::route::{RouteOptions, route_for};
     use crate::topology::RankFacts;
     use std::sync::Arc;
 
@@ -160,8 +188,8 @@ mod tests {
             manifest.push(format!("t{number}"), layout(0, Placement::Replicate), destination).unwrap();
         }
         let plan = Plan::compile(Arc::new(manifest), 2).unwrap();
-        let routed = route(&plan, &topology, RouteOptions::default());
-        let flow = routed.flows.iter().find(|flow| flow.nodes.len() == 2).unwrap();
+        let flows = route_for(&plan, &topology, RouteOptions::default(), Rank(0));
+        let flow = flows.iter().find(|flow| !flow.place.children.is_empty()).unwrap();
         let reach =
             Reach { readable: vec![true; 2], shared: vec![false; 2], cores: 2, mapped: true, chunk_bytes: 1 << 20 };
         reach.packs(&plan, &topology, flow)

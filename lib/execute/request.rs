@@ -8,11 +8,11 @@ use super::exchange::Invitation;
 use super::execution::Execution;
 use super::prepare::{Prepared, Reservation, prepare};
 use super::staging::DEFAULT_CHUNK;
-use super::{Buffers, ExecuteError, Group, Side, tensors};
+use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::{Buffer, ReadHold, WriteHold};
-use crate::plan::{Manifest, Plan};
-use crate::route::{Coverage, RouteOptions, Traffic, check, route, traffic};
+use crate::plan::Manifest;
+use crate::route::{Coverage, RouteOptions, Traffic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Report {
     pub traffic: Traffic,
     /// Number of flows.
     pub flows: usize,
-    /// Staging memory that this rank reserved.
+    /// Staging memory that this rank uses for it, its own or shared with others.
     pub staging_bytes: u64,
     /// Chunk of message links.
     pub chunk_bytes: u64,
@@ -101,29 +101,33 @@ impl Reshard {
             .and_then(|()| tensors::check(manifest, buffers, group.rank));
         let canonical = canonical_options(group, route_options);
         let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
-        let begun = std::time::Instant::now();
-        let plan = Plan::compile(manifest.clone(), group.size())?;
-        let routed = route(&plan, &group.topology, route_options);
-        let coverage = check(&plan, &routed.flows)?;
-        let plan_time = begun.elapsed();
-        let prepared = commit(group, prepare(group, &plan, &routed, &local, &agreement), deadline)?;
+        let planned = planned::plan(group, manifest, route_options, &agreement);
+        let (planned, routes) = planned::add_up(group, planned, deadline)?;
+        let (plan, flows) = (planned.plan, planned.flows);
+        let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
             .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
         let bound = commit(group, attached, deadline)?;
         let number = prepared.reservation.number;
-        group.engine.lock().insert(number, Execution::new(bound, number));
+        {
+            let mut engine = group.engine.lock();
+            engine.insert(number, Execution::new(bound, number));
+            if let Some(members) = prepared.turn.clone() {
+                engine.turns.add(number, agreement.context, members);
+            }
+        }
         let report = Report {
             route: route_options,
             tensors: manifest.tensors().len(),
-            unique_bytes: plan.unique_bytes(),
-            delivered_bytes: plan.delivered_bytes(),
-            coverage,
-            traffic: traffic(&routed.flows, &group.topology),
-            flows: routed.flows.len(),
-            staging_bytes: prepared.reservation.staging,
+            unique_bytes: routes.unique_bytes,
+            delivered_bytes: routes.coverage.written,
+            coverage: routes.coverage,
+            traffic: routes.traffic,
+            flows: routes.flows,
+            staging_bytes: prepared.staging_bytes,
             chunk_bytes: prepared.chunk_bytes,
-            plan_time,
+            plan_time: planned.time,
         };
         let buffers = distinct_buffers(&local);
         let holds = Vec::with_capacity(buffers.len());
@@ -206,7 +210,7 @@ impl Drop for Reshard {
             log::error!("a transfer was dropped while active and did not finish: {error}; its memory is kept");
             std::mem::forget(std::mem::take(&mut self.holds));
             std::mem::forget(self._tensors.clone());
-            std::mem::forget(self.reservation.segment.clone());
+            std::mem::forget((self.reservation.segment.clone(), self.reservation.slots.clone()));
         }
     }
 }

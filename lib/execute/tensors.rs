@@ -4,7 +4,8 @@
 use super::ExecuteError;
 use super::overlap::{Footprint, first_shared};
 use crate::base::Rank;
-use crate::layout::{AxisMap, Interval, Layout, View};
+use crate::layout::positions::{Positions, own_boxes, stored_boxes};
+use crate::layout::{AxisMap, Interval, Layout, Location, View};
 use crate::memory::Buffer;
 use crate::plan::Manifest;
 use std::fmt;
@@ -108,13 +109,13 @@ impl LocalTensors {
         }
     }
 
-    /// Local index of the first element of a box.
-    pub(super) fn locate(&self, side: Side, tensor: u32, lo: &[Interval]) -> Option<Vec<u64>> {
+    /// Axis maps of a tensor.
+    pub(super) fn maps(&self, side: Side, tensor: u32) -> Option<&[AxisMap]> {
         let maps = match side {
             Side::Source => &self.source_maps,
             Side::Destination => &self.destination_maps,
         };
-        locate(maps.get(tensor as usize)?.as_ref()?, lo)
+        maps.get(tensor as usize)?.as_ref().map(|maps| maps.as_slice())
     }
 
     /// Whether peers can map all of these tensors.
@@ -123,9 +124,27 @@ impl LocalTensors {
     }
 }
 
-/// Local index of the first element of a box, per dimension.
-pub(super) fn locate(maps: &[AxisMap], lo: &[Interval]) -> Option<Vec<u64>> {
-    maps.iter().zip(lo).map(|(map, &interval)| map.locate(interval)).collect()
+/// First place of a box in the local tensor, per dimension.
+pub(super) fn locate(maps: &[AxisMap], intervals: &[Interval]) -> Option<Vec<Location>> {
+    maps.iter().zip(intervals).map(|(map, &interval)| map.locate(interval)).collect()
+}
+
+/// All places of a box in the local tensor: every choice of a place per dimension, the first of [`locate`].
+pub(super) fn places(maps: &[AxisMap], intervals: &[Interval]) -> Vec<Vec<Location>> {
+    let mut places = vec![Vec::with_capacity(maps.len())];
+    for (map, &interval) in maps.iter().zip(intervals) {
+        places = places
+            .iter()
+            .flat_map(|outer: &Vec<Location>| {
+                map.places(interval).map(move |place| {
+                    let mut chosen = outer.clone();
+                    chosen.push(place);
+                    chosen
+                })
+            })
+            .collect();
+    }
+    places
 }
 
 /// Axis maps of `rank` for every layout of one side, computed once per distinct layout.
@@ -169,6 +188,8 @@ fn place(
         (None, None) => Ok(None),
         (None, Some(_)) => Err(ExecuteError::UnexpectedBuffer { tensor, side }),
         (Some(shape), None) if shape.contains(&0) => Ok(None),
+        // Nothing but holes.
+        (Some(_), None) if maps.is_some_and(|maps| own_boxes(maps).is_empty()) => Ok(None),
         (Some(shape), None) => Err(ExecuteError::NoBuffer { tensor, side, shape }),
         (Some(shape), Some(given)) => {
             let destination = side == Side::Destination;
@@ -192,15 +213,12 @@ fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), Execu
         };
         for (index, (tensor, maps)) in local.side(side).iter().zip(maps).enumerate() {
             let (Some(tensor), Some(maps)) = (tensor, maps) else { continue };
-            if maps.iter().any(|map| map.extent() == 0) {
-                continue;
-            }
-            let mut dimensions: Vec<(u64, u64)> =
-                tensor.strides.iter().copied().zip(maps.iter().map(AxisMap::extent)).collect();
-            dimensions.push((1, manifest.tensors()[index].source.dtype().bytes()));
-            let start = tensor.buffer.as_ptr() as u64 + tensor.offset;
-            footprints.push(Footprint { start, dimensions, written: side == Side::Destination });
-            places.push((manifest.tensors()[index].name.as_str(), side));
+            let written = side == Side::Destination;
+            // A tensor of parts is several footprints, whose gaps may be other tensors.
+            let boxes = if written { own_boxes(maps) } else { stored_boxes(maps) };
+            let element = manifest.tensors()[index].source.dtype().bytes();
+            footprints.extend(boxes.iter().map(|positions| footprint(tensor, positions, element, written)));
+            places.resize(footprints.len(), (manifest.tensors()[index].name.as_str(), side));
         }
     }
     match first_shared(&footprints).map(|(first, second)| (places[first], places[second])) {
@@ -210,4 +228,13 @@ fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), Execu
         }
         None => Ok(()),
     }
+}
+
+/// The bytes of a box of a local tensor.
+fn footprint(tensor: &LocalTensor, positions: &[Positions], element: u64, written: bool) -> Footprint {
+    let along = positions.iter().zip(&tensor.strides);
+    let first: u64 = along.clone().map(|(at, stride)| at.first * stride).sum();
+    let start = tensor.buffer.as_ptr() as u64 + tensor.offset + first;
+    let dimensions = along.map(|(at, stride)| (at.step * stride, at.count)).chain([(1, element)]).collect();
+    Footprint { start, dimensions, written }
 }

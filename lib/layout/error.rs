@@ -23,6 +23,39 @@ pub enum LayoutError {
         /// Mesh shape.
         shape: Vec<u32>,
     },
+    /// Not one stride per mesh axis.
+    #[error("strides {strides:?} for a mesh of {axes} axes; give one per axis")]
+    MeshStrides {
+        /// Mesh axes.
+        axes: usize,
+        /// Given.
+        strides: Vec<u32>,
+    },
+    /// Ranks beyond 32 bits.
+    #[error(
+        "mesh of shape {shape:?} from rank {first} with strides {strides:?} reaches past rank {}; use fewer ranks",
+        u32::MAX
+    )]
+    MeshTooLarge {
+        /// Mesh shape.
+        shape: Vec<u32>,
+        /// First rank.
+        first: Rank,
+        /// Ranks between neighbours, per axis.
+        strides: Vec<u32>,
+    },
+    /// Coordinates that the axis does not have.
+    #[error(
+        "coordinates {coordinates:?} along mesh axis {axis}, which has length {length}; give at least one, each below that"
+    )]
+    MeshSelection {
+        /// Mesh axis.
+        axis: usize,
+        /// Its length; 0 when there is no such axis.
+        length: u32,
+        /// Given.
+        coordinates: Vec<u32>,
+    },
     /// A rank stands twice in a mesh.
     #[error("rank {rank} stands in the mesh twice; every rank may stand in a mesh once")]
     MeshRepeats {
@@ -81,6 +114,105 @@ pub enum LayoutError {
         /// Their sum.
         sum: u64,
         /// What they must sum to.
+        extent: u64,
+    },
+    /// More local positions than 64 bits can count.
+    #[error("an axis map of {local} positions cannot grow by {count}: 64 bits cannot count that; use smaller parts")]
+    AxisTooLong {
+        /// Positions so far, or indices that are spread out.
+        local: u64,
+        /// Positions to be added, or for each index.
+        count: u64,
+    },
+    /// A place among interleaved tensors that does not exist.
+    #[error("place {place} of {of} interleaved tensors does not exist; places count from 0")]
+    InterleavePlace {
+        /// The place.
+        place: u64,
+        /// Number of tensors.
+        of: u64,
+    },
+    /// A block of no indices.
+    #[error("blocks of {block} indices; a block has at least one")]
+    Block {
+        /// Indices of a block.
+        block: u64,
+    },
+    /// Not one block size per dimension.
+    #[error(
+        "{blocks} block sizes for a tensor of {rank} dimensions; give one per dimension, 1 where there are no blocks"
+    )]
+    BlockRank {
+        /// Given.
+        blocks: usize,
+        /// Tensor rank.
+        rank: usize,
+    },
+    /// Blocks of blocks.
+    #[error("the layout is that of block scales already; derive scales from the layout of the weight")]
+    BlockTwice,
+    /// Interleaved indices have no blocks.
+    #[error("indices stored {step} positions apart have no common scale in blocks of {block}; store them in one piece")]
+    BlockStep {
+        /// Distance of neighbours.
+        step: u64,
+        /// Indices of a block.
+        block: u64,
+    },
+    /// Positions of other tensors that are no whole blocks.
+    #[error(
+        "{count} positions that belong to other tensors, or padding in front, are no whole blocks of {block}; derive the          scales of fused tensors together (FusedAxis::blocks)"
+    )]
+    BlockHole {
+        /// Positions.
+        count: u64,
+        /// Indices of a block.
+        block: u64,
+    },
+    /// A padding value that is no element.
+    #[error("padding of {bytes} bytes for elements of {element}; give one element")]
+    PaddingValue {
+        /// Given bytes.
+        bytes: usize,
+        /// Bytes of an element.
+        element: u64,
+    },
+    /// Fewer positions than indices.
+    #[error("dimension {dim} has {extent} indices and is padded to {padded}; pad to no less than it has")]
+    PaddedExtent {
+        /// Tensor dimension.
+        dim: usize,
+        /// Its extent.
+        extent: u64,
+        /// What it is padded to.
+        padded: u64,
+    },
+    /// Not one axis map per coordinate.
+    #[error("mesh axis {axis} has {ranks} ranks and {maps} axis maps are given; give one per rank")]
+    MapsCount {
+        /// Mesh axis.
+        axis: usize,
+        /// Its length.
+        ranks: u32,
+        /// Given maps.
+        maps: usize,
+    },
+    /// An axis map names indices that do not exist.
+    #[error(
+        "the axis map of coordinate {coordinate} of mesh axis {axis} names indices {lo} to {hi} (excluded); dimension {dim} has {extent} there"
+    )]
+    MapOutside {
+        /// Mesh axis.
+        axis: usize,
+        /// Coordinate along it.
+        coordinate: usize,
+        /// Tensor dimension.
+        dim: usize,
+        /// First index.
+        lo: u64,
+        /// One past the last index.
+        hi: u64,
+        /// Indices that exist.
         extent: u64,
     },
     /// The nesting order does not list exactly the axes that shard the dimension.

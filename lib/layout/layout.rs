@@ -4,6 +4,7 @@
 use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How a tensor lies on a mesh.
@@ -15,6 +16,10 @@ pub struct Layout {
     placements: Vec<Placement>,
     /// Per dimension the mesh axes that shard it, outermost first.
     nesting: Vec<Vec<usize>>,
+    /// For block scales: shape of the weight and indices of a block, per dimension.
+    blocks: Option<(Vec<u64>, Vec<u64>)>,
+    /// One element, which destinations hold in padding; the bytes behind it are zero.
+    padding: Option<[u8; 8]>,
 }
 
 /// One combination of coordinates along the axes that shard a dimension.
@@ -55,21 +60,16 @@ impl Layout {
         }
         let mut nesting = vec![Vec::new(); shape.len()];
         for (axis, placement) in placements.iter().enumerate() {
-            if let Placement::Shard { dim, split } = placement {
-                let Some(axes) = nesting.get_mut(*dim) else {
-                    return Err(LayoutError::NoSuchDimension { axis, dim: *dim, rank: shape.len() });
+            if let Some(dim) = placement.dim() {
+                let Some(axes) = nesting.get_mut(dim) else {
+                    return Err(LayoutError::NoSuchDimension { axis, dim, rank: shape.len() });
                 };
                 axes.push(axis);
-                let ranks = mesh.shape()[axis];
-                if let Split::Sizes(sizes) = split
-                    && sizes.len() != ranks as usize
-                {
-                    return Err(LayoutError::SizesCount { axis, ranks, sizes: sizes.len() });
-                }
+                check_count(placement, axis, mesh.shape()[axis])?;
             }
         }
-        let layout = Self { shape, dtype, mesh, placements, nesting };
-        layout.check_sizes()?;
+        let layout = Self { shape, dtype, mesh, placements, nesting, blocks: None, padding: None };
+        layout.check_parts()?;
         Ok(layout)
     }
 
@@ -83,8 +83,41 @@ impl Layout {
             return Err(LayoutError::Nesting { dim, given: axes.to_vec(), axes: current });
         }
         self.nesting[dim] = axes.to_vec();
-        self.check_sizes()?;
+        self.check_parts()?;
         Ok(self)
+    }
+
+    /// The same with padding that every transfer writes to destinations, as the bytes of one element. Without it
+    /// padding is left as it is.
+    pub fn with_padding(mut self, element: &[u8]) -> Result<Self, LayoutError> {
+        let size = self.dtype.bytes();
+        if element.len() as u64 != size {
+            return Err(LayoutError::PaddingValue { bytes: element.len(), element: size });
+        }
+        let mut padding = [0; 8];
+        padding[..element.len()].copy_from_slice(element);
+        self.padding = Some(padding);
+        Ok(self)
+    }
+
+    /// The layout of a tensor of `dtype` with one element for every block of this one, of so many indices per dimension:
+    /// the scales beside a block-quantised weight. A rank stores the scale of every block of which it stores an index,
+    /// so that a block cut by a shard border is on both sides of it.
+    pub fn block_scales(&self, blocks: &[u64], dtype: Dtype) -> Result<Self, LayoutError> {
+        if self.blocks.is_some() {
+            return Err(LayoutError::BlockTwice);
+        }
+        if blocks.len() != self.shape.len() {
+            return Err(LayoutError::BlockRank { blocks: blocks.len(), rank: self.shape.len() });
+        }
+        for (dim, &block) in blocks.iter().enumerate() {
+            self.dimension(dim).shards.iter().try_for_each(|shard| shard.map.blocks(block).map(|_| ()))?;
+        }
+        let shape = self.shape.iter().zip(blocks).map(|(extent, &block)| extent.div_ceil(block)).collect();
+        let blocks = Some((self.shape.clone(), blocks.to_vec()));
+        let scales = Self { shape, dtype, blocks, padding: None, ..self.clone() };
+        scales.check_parts()?;
+        Ok(scales)
     }
 
     /// Global shape.
@@ -105,6 +138,26 @@ impl Layout {
     /// One placement per mesh axis.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
+    }
+
+    /// The element that destinations hold in padding.
+    pub fn padding(&self) -> Option<&[u8]> {
+        Some(&self.padding.as_ref()?[..self.dtype.bytes() as usize])
+    }
+
+    /// For block scales the shape of the weight and the indices of a block, per dimension.
+    pub fn blocks(&self) -> Option<(&[u64], &[u64])> {
+        self.blocks.as_ref().map(|(shape, blocks)| (shape.as_slice(), blocks.as_slice()))
+    }
+
+    /// Indices that the axes cut: those of the weight for block scales.
+    fn indices(&self, dim: usize) -> u64 {
+        self.blocks.as_ref().map_or(self.shape[dim], |(weight, _)| weight[dim])
+    }
+
+    /// Whether any axis has stated parts, so that ranks may repeat, reorder or leave out indices.
+    pub fn has_parts(&self) -> bool {
+        self.placements.iter().any(|placement| matches!(placement, Placement::Parts { .. }))
     }
 
     /// Axes that shard each dimension, outermost first.
@@ -147,6 +200,47 @@ impl Layout {
         }
     }
 
+    /// The shards of `dim` that hold any index of `part`; where axes split it, found by descending them, without
+    /// listing the others.
+    pub fn dimension_within(&self, dim: usize, part: Interval) -> DimensionMap {
+        let splits = |&axis: &usize| matches!(self.placements[axis], Placement::Shard { .. });
+        if self.blocks.is_some() || !self.nesting[dim].iter().all(splits) {
+            let mut all = self.dimension(dim);
+            let meets = |held: Interval| held.lo.max(part.lo) < held.hi.min(part.hi);
+            all.shards.retain(|shard| shard.map.intervals().any(meets));
+            return all;
+        }
+        let mut shards = Vec::new();
+        let mut coordinates = vec![0u32; self.mesh.shape().len()];
+        let whole = Interval { lo: 0, hi: self.shape[dim] };
+        self.descend(dim, &self.nesting[dim], whole, part, &mut coordinates, &mut shards);
+        DimensionMap { shards }
+    }
+
+    /// Collects the shards of `whole`, which the outer axes left, that meet `part`.
+    fn descend(
+        &self,
+        dim: usize,
+        axes: &[usize],
+        whole: Interval,
+        part: Interval,
+        coordinates: &mut Vec<u32>,
+        shards: &mut Vec<AxisShard>,
+    ) {
+        let Some((&axis, inner)) = axes.split_first() else {
+            let slot_offset =
+                self.nesting[dim].iter().map(|&axis| coordinates[axis] as usize * self.mesh.stride(axis)).sum();
+            shards.push(AxisShard { slot_offset, map: self.axis_map(dim, coordinates) });
+            return;
+        };
+        let Placement::Shard { split, .. } = &self.placements[axis] else { return };
+        for coordinate in split.meeting(whole, part, self.mesh.shape()[axis]) {
+            coordinates[axis] = coordinate;
+            self.descend(dim, inner, split.part(whole, coordinate, self.mesh.shape()[axis]), part, coordinates, shards);
+        }
+        coordinates[axis] = 0;
+    }
+
     /// Slot offsets of the replicas: every combination of coordinates along the axes that shard nothing.
     pub fn replica_offsets(&self) -> Vec<usize> {
         let axes: Vec<usize> =
@@ -162,38 +256,93 @@ impl Layout {
     }
 
     fn axis_map(&self, dim: usize, coordinates: &[u32]) -> AxisMap {
-        let mut part = Interval { lo: 0, hi: self.shape[dim] };
+        // Indices of `map`, or of the whole dimension while no axis has arranged it.
+        let mut part = Interval { lo: 0, hi: self.indices(dim) };
+        let mut map: Option<AxisMap> = None;
         for &axis in &self.nesting[dim] {
-            if let Placement::Shard { split, .. } = &self.placements[axis] {
-                part = split.part(part, coordinates[axis], self.mesh.shape()[axis]);
+            let coordinate = coordinates[axis];
+            match &self.placements[axis] {
+                Placement::Replicate => {}
+                Placement::Shard { split, .. } => part = split.part(part, coordinate, self.mesh.shape()[axis]),
+                Placement::Parts { maps, .. } => {
+                    let next = cut(map, part).compose(&maps[coordinate as usize]);
+                    part = Interval { lo: 0, hi: next.extent() };
+                    map = Some(next);
+                }
             }
         }
-        AxisMap::new([part])
+        let map = cut(map, part);
+        match &self.blocks {
+            // Tried for every shard when the layout was made.
+            Some((_, blocks)) => map.blocks(blocks[dim]).unwrap_or_default(),
+            None => map,
+        }
     }
 
-    /// Every list of sizes must sum to each part that it splits.
-    fn check_sizes(&self) -> Result<(), LayoutError> {
+    /// Every list of sizes must sum to each part that it splits, every stated part must exist, and the largest local
+    /// tensor must fit 64 bits.
+    fn check_parts(&self) -> Result<(), LayoutError> {
+        let mut largest = vec![self.dtype.bytes()];
         for (dim, axes) in self.nesting.iter().enumerate() {
-            let mut parts = vec![Interval { lo: 0, hi: self.shape[dim] }];
+            // All that the axes so far may leave.
+            let mut extents = BTreeSet::from([self.indices(dim)]);
             for &axis in axes {
-                let Placement::Shard { split, .. } = &self.placements[axis] else { continue };
+                extents = self.extents_left(dim, axis, &extents)?;
+            }
+            largest.push(extents.last().copied().unwrap_or(0));
+        }
+        bytes::product(&largest)?;
+        Ok(())
+    }
+
+    /// What `axis` leaves of dimension `dim` at any coordinate, from any of `extents`.
+    fn extents_left(&self, dim: usize, axis: usize, extents: &BTreeSet<u64>) -> Result<BTreeSet<u64>, LayoutError> {
+        let count = self.mesh.shape()[axis];
+        match &self.placements[axis] {
+            Placement::Replicate => Ok(extents.clone()),
+            Placement::Shard { split, .. } => {
                 if let Split::Sizes(sizes) = split {
                     let sum = sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size));
-                    if let Some(part) = parts.iter().find(|part| sum != Some(part.len())) {
-                        let (sum, extent) = (sum.unwrap_or(u64::MAX), part.len());
-                        return Err(LayoutError::SizesSum { axis, dim, sizes: sizes.clone(), sum, extent });
+                    if let Some(&extent) = extents.iter().find(|&&extent| sum != Some(extent)) {
+                        let (sizes, sum) = (sizes.clone(), sum.unwrap_or(u64::MAX));
+                        return Err(LayoutError::SizesSum { axis, dim, sizes, sum, extent });
                     }
                 }
-                let count = self.mesh.shape()[axis];
-                parts = parts
-                    .iter()
-                    .flat_map(|&part| (0..count).map(move |index| split.part(part, index, count)))
-                    .collect();
-                parts.sort_unstable_by_key(Interval::len);
-                parts.dedup_by_key(|part| part.len());
+                let parts = |&hi: &u64| (0..count).map(move |index| split.part(Interval { lo: 0, hi }, index, count));
+                Ok(extents.iter().flat_map(parts).map(|part| part.len()).collect())
+            }
+            Placement::Parts { maps, .. } => {
+                let extent = extents.first().copied().unwrap_or(0);
+                for (coordinate, map) in maps.iter().enumerate() {
+                    if let Some(Interval { lo, hi }) = map.intervals().find(|interval| interval.hi > extent) {
+                        return Err(LayoutError::MapOutside { axis, coordinate, dim, lo, hi, extent });
+                    }
+                }
+                Ok(maps.iter().map(AxisMap::extent).collect())
             }
         }
-        Ok(())
+    }
+}
+
+/// Indices `part` of `map`, or of the whole dimension.
+fn cut(map: Option<AxisMap>, part: Interval) -> AxisMap {
+    match map {
+        None => AxisMap::new([part]),
+        Some(map) if part.len() == map.extent() => map,
+        Some(map) => map.compose(&AxisMap::new([part])),
+    }
+}
+
+/// Lists must have an entry for every coordinate.
+fn check_count(placement: &Placement, axis: usize, ranks: u32) -> Result<(), LayoutError> {
+    match placement {
+        Placement::Shard { split: Split::Sizes(sizes), .. } if sizes.len() != ranks as usize => {
+            Err(LayoutError::SizesCount { axis, ranks, sizes: sizes.len() })
+        }
+        Placement::Parts { maps, .. } if maps.len() != ranks as usize => {
+            Err(LayoutError::MapsCount { axis, ranks, maps: maps.len() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -224,7 +373,7 @@ mod tests {
 
     fn first(layout: &Layout, rank: u32, dim: usize) -> (u64, u64) {
         let maps = layout.axis_maps(Rank(rank)).unwrap();
-        maps[dim].intervals().first().map_or((0, 0), |interval| (interval.lo, interval.hi))
+        maps[dim].intervals().next().map_or((0, 0), |interval| (interval.lo, interval.hi))
     }
 
     #[test]
@@ -253,6 +402,25 @@ mod tests {
             }
         }
         assert_eq!(seen, 12);
+    }
+
+    #[test]
+    fn shards_within_a_part_are_those_that_hold_it() {
+        let sizes = Placement::sizes(0, [9, 0, 21]);
+        for (outer, inner) in [
+            (Placement::shard(0), Placement::chunk(0)),
+            (Placement::chunk(0), Placement::shard(0)),
+            (sizes, Placement::shard(0)),
+        ] {
+            let layout = Layout::new(vec![30], Dtype::U8, mesh(&[3, 4]), vec![outer, inner]).unwrap();
+            let all = layout.dimension(0).shards;
+            for (lo, hi) in (0..=30).flat_map(|lo| (lo..=30).map(move |hi| (lo, hi))) {
+                let meets = |held: Interval| held.lo.max(lo) < held.hi.min(hi);
+                let expected: Vec<&AxisShard> = all.iter().filter(|shard| shard.map.intervals().any(meets)).collect();
+                let found = layout.dimension_within(0, Interval { lo, hi }).shards;
+                assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{lo}..{hi}");
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What a mesh axis does to a tensor. In: a choice. Out: the interval of every shard. Guarantee: the shards of a
-//! split are disjoint, in order, and cover what is split.
+//! What a mesh axis does to a tensor. In: a choice. Out: what every coordinate stores. Guarantee: the shards of a
+//! split are disjoint, in order, and cover what is split; stated parts may repeat, leave out and reorder.
 
-use super::Interval;
+use super::{AxisMap, Interval, LayoutError, Part};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// How an extent is split into shards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,6 +28,14 @@ pub enum Placement {
         /// Rule of the split.
         split: Split,
     },
+    /// Every coordinate of the axis stores stated parts of a tensor dimension. Indices count within what outer axes
+    /// left of it.
+    Parts {
+        /// Tensor dimension.
+        dim: usize,
+        /// One map per coordinate.
+        maps: Arc<[AxisMap]>,
+    },
 }
 
 impl Placement {
@@ -43,6 +52,39 @@ impl Placement {
     /// Shard `dim` into given sizes.
     pub fn sizes(dim: usize, sizes: impl Into<Vec<u64>>) -> Self {
         Self::Shard { dim, split: Split::Sizes(sizes.into()) }
+    }
+
+    /// Store these parts of `dim`, one map per coordinate.
+    pub fn parts(dim: usize, maps: impl Into<Arc<[AxisMap]>>) -> Self {
+        Self::Parts { dim, maps: maps.into() }
+    }
+
+    /// Split `dim`, of `extent` indices, as if it had `padded`: what a rank gets behind the last index is padding. For
+    /// [`Split::Sizes`] the sizes sum to `padded`.
+    pub fn padded(dim: usize, extent: u64, padded: u64, split: &Split, ranks: u32) -> Result<Self, LayoutError> {
+        if padded < extent {
+            return Err(LayoutError::PaddedExtent { dim, extent, padded });
+        }
+        if let Split::Sizes(sizes) = split {
+            let sum = sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size)).unwrap_or(u64::MAX);
+            if sizes.len() != ranks as usize || sum != padded {
+                return Err(LayoutError::SizesSum { axis: 0, dim, sizes: sizes.clone(), sum, extent: padded });
+            }
+        }
+        let map = |rank| {
+            let Interval { lo, hi } = split.part(Interval { lo: 0, hi: padded }, rank, ranks);
+            let stored = Interval { lo: lo.min(extent), hi: hi.min(extent) };
+            AxisMap::of_parts([Part::Global(stored), Part::Padding(hi - lo - stored.len())])
+        };
+        Ok(Self::parts(dim, (0..ranks).map(map).collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// The tensor dimension that the axis cuts or arranges.
+    pub fn dim(&self) -> Option<usize> {
+        match self {
+            Self::Replicate => None,
+            Self::Shard { dim, .. } | Self::Parts { dim, .. } => Some(*dim),
+        }
     }
 }
 
@@ -68,6 +110,28 @@ impl Split {
         };
         Interval { lo: whole.lo + lo, hi: whole.lo + hi }
     }
+
+    /// Shards of `whole` that hold any index of `part`, ascending.
+    pub(crate) fn meeting(&self, whole: Interval, part: Interval, count: u32) -> impl Iterator<Item = u32> + '_ {
+        // Shards are in order: those below end at or before the first index, those above begin at or after the last.
+        let first = first_where(count, |index| self.part(whole, index, count).hi > part.lo);
+        (first..count)
+            .map(move |index| (index, self.part(whole, index, count)))
+            .take_while(move |(_, shard)| shard.lo < part.hi)
+            .filter(|(_, shard)| !shard.is_empty())
+            .map(|(index, _)| index)
+            .filter(move |_| !part.is_empty())
+    }
+}
+
+/// The first index below `count` for which a predicate holds that holds for all after it; `count` when none does.
+fn first_where(count: u32, holds: impl Fn(u32) -> bool) -> u32 {
+    let (mut lo, mut hi) = (0, count);
+    while lo < hi {
+        let middle = lo + (hi - lo) / 2;
+        if holds(middle) { hi = middle } else { lo = middle + 1 }
+    }
+    lo
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! Cells of the whole manifest, grouped. In: a manifest. Out: a plan. Guarantee: classes are numbered in order of
-//! first appearance, so every rank numbers them alike; equal layout pairs are refined once.
+//! Cells of the manifest, grouped. In: a manifest, and whose cells. Out: a plan. Guarantee: equal layout pairs are
+//! refined once; a rank's plan holds exactly the classes in which it is a holder or a wanter, and says of each the same
+//! as the plan of all ranks.
 
 use super::cell::{Cell, TensorCells, refine};
+use super::family::{Families, Layouts};
 use super::{Manifest, PlanError};
 use crate::base::Rank;
 use crate::layout::Layout;
@@ -33,6 +35,10 @@ pub struct CellClass {
     pub cells: Vec<CellId>,
     /// Their bytes.
     pub bytes: u64,
+    /// Where they begin among all that the same holders hold, in 2^-32 of it; spreads small classes.
+    pub source_phase: u32,
+    /// Where they begin among all that the same wanters want.
+    pub destination_phase: u32,
 }
 
 /// What moves.
@@ -40,75 +46,82 @@ pub struct CellClass {
 pub struct Plan {
     manifest: Arc<Manifest>,
     templates: Vec<TensorCells>,
-    template_of: Vec<usize>,
+    template_of: Vec<u32>,
     classes: Vec<CellClass>,
+    source: Families,
+    destination: Families,
 }
 
 /// Finds layout pairs seen before: by pointer, then by value.
 #[derive(Default)]
 struct Templates {
     by_pointer: HashMap<(*const Layout, *const Layout), usize>,
-    by_value: HashMap<(Arc<Layout>, Arc<Layout>), usize>,
+    by_value: HashMap<(u32, u32), usize>,
+    /// Layouts of the two sides, of each template.
+    layouts: Vec<(u32, u32)>,
+}
+
+/// First cell of a class: its layouts, how many tensors had them before, elements before it in its box.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    layout: u32,
+    tensors: u64,
+    elements: u64,
+}
+
+/// A plan in the making.
+struct Compiler {
+    of: Option<Rank>,
+    templates: Templates,
+    cells: Vec<TensorCells>,
+    classes: Vec<CellClass>,
+    numbers: HashMap<(Vec<Rank>, Vec<Rank>), u32>,
+    origins: Vec<(Origin, Origin)>,
+    source: Layouts,
+    destination: Layouts,
 }
 
 impl Plan {
-    /// Plans a manifest for `size` ranks. Every sum of bytes over cells, ranks and flows fits 64 bits, since every
-    /// rank receiving everything does.
+    /// Plans a manifest for all of `size` ranks. Every sum of bytes over cells, ranks and flows fits 64 bits, since
+    /// every rank receiving everything does.
     pub fn compile(manifest: Arc<Manifest>, size: usize) -> Result<Self, PlanError> {
+        Self::compile_cells(manifest, size, None)
+    }
+
+    /// The part of [`Plan::compile`] with the cells that `rank` holds or wants; the cost follows their number. Cells
+    /// are numbered among themselves.
+    pub fn compile_for(manifest: Arc<Manifest>, size: usize, rank: Rank) -> Result<Self, PlanError> {
+        Self::compile_cells(manifest, size, Some(rank))
+    }
+
+    fn compile_cells(manifest: Arc<Manifest>, size: usize, of: Option<Rank>) -> Result<Self, PlanError> {
         manifest.check_ranks(size)?;
         let tensors = manifest.tensors().len();
         if u32::try_from(tensors).is_err() {
             return Err(PlanError::TooManyTensors { tensors });
         }
         manifest.global_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
-        let mut plan =
-            Self { manifest: manifest.clone(), templates: Vec::new(), template_of: Vec::new(), classes: Vec::new() };
-        let mut known = Templates::default();
-        let mut numbers: HashMap<(Vec<Rank>, Vec<Rank>), u32> = HashMap::new();
-        let mut classes_of: Vec<Vec<u32>> = Vec::new();
-        for (index, tensor) in manifest.tensors().iter().enumerate() {
-            let template = known.find(&tensor.source, &tensor.destination, || {
-                let cells = refine(&tensor.source, &tensor.destination)
-                    .map_err(|cells| PlanError::TooManyCells { name: tensor.name.clone(), cells })?;
-                classes_of.push(plan.number_classes(&cells, &tensor.source, &tensor.destination, &mut numbers));
-                plan.templates.push(cells);
-                Ok(plan.templates.len() - 1)
-            })?;
-            plan.template_of.push(template);
-            let element = tensor.source.dtype().bytes();
-            for (position, cell) in plan.templates[template].cells.iter().enumerate() {
-                let class = &mut plan.classes[classes_of[template][cell.sets] as usize];
-                class.cells.push(CellId { tensor: index as u32, cell: position as u32 });
-                class.bytes += cell.elements() * element;
-            }
-        }
-        Ok(plan)
-    }
-
-    /// Class numbers of a template's sets.
-    fn number_classes(
-        &mut self,
-        cells: &TensorCells,
-        source: &Layout,
-        destination: &Layout,
-        numbers: &mut HashMap<(Vec<Rank>, Vec<Rank>), u32>,
-    ) -> Vec<u32> {
-        let ranks = |layout: &Layout, slots: &[usize]| {
-            let mut ranks: Vec<Rank> = slots.iter().map(|&slot| layout.mesh().ranks()[slot]).collect();
-            ranks.sort_unstable();
-            ranks
+        let mut compiler = Compiler {
+            of,
+            templates: Templates::default(),
+            cells: Vec::new(),
+            classes: Vec::new(),
+            numbers: HashMap::new(),
+            origins: Vec::new(),
+            source: Layouts::default(),
+            destination: Layouts::default(),
         };
-        let mut classes = Vec::with_capacity(cells.sets.len());
-        for (holders, wanters) in &cells.sets {
-            let (holders, wanters) = (ranks(source, holders), ranks(destination, wanters));
-            let next = self.classes.len() as u32;
-            let number = *numbers.entry((holders.clone(), wanters.clone())).or_insert(next);
-            if number == next {
-                self.classes.push(CellClass { holders, wanters, cells: Vec::new(), bytes: 0 });
-            }
-            classes.push(number);
+        let mut template_of = Vec::with_capacity(tensors);
+        for index in 0..tensors {
+            template_of.push(compiler.add(&manifest, index)? as u32);
         }
-        classes
+        let (source, destination) = (compiler.source.families(), compiler.destination.families());
+        for (class, (from, to)) in compiler.classes.iter_mut().zip(&compiler.origins) {
+            class.source_phase = source.phase(&class.holders, from.layout, from.tensors, from.elements);
+            class.destination_phase = destination.phase(&class.wanters, to.layout, to.tensors, to.elements);
+        }
+        let (templates, classes) = (compiler.cells, compiler.classes);
+        Ok(Self { manifest, templates, template_of, classes, source, destination })
     }
 
     /// The manifest.
@@ -116,19 +129,19 @@ impl Plan {
         &self.manifest
     }
 
-    /// Classes in order of first appearance.
+    /// Classes; over all ranks in order of first appearance.
     pub fn classes(&self) -> &[CellClass] {
         &self.classes
     }
 
     /// A cell's box.
     pub fn cell(&self, id: CellId) -> &Cell {
-        &self.templates[self.template_of[id.tensor as usize]].cells[id.cell as usize]
+        &self.templates[self.template_of[id.tensor as usize] as usize].cells[id.cell as usize]
     }
 
     /// Cells of a tensor.
     pub fn tensor_cells(&self, tensor: usize) -> &TensorCells {
-        &self.templates[self.template_of[tensor]]
+        &self.templates[self.template_of[tensor] as usize]
     }
 
     /// Bytes of one element of a tensor.
@@ -136,9 +149,29 @@ impl Plan {
         self.manifest.tensors()[tensor as usize].source.dtype().bytes()
     }
 
+    /// All that source ranks hold, by who holds it alike: over all ranks also in a rank's plan.
+    pub(crate) fn source_families(&self) -> &[(Arc<[Rank]>, u64)] {
+        self.source.all()
+    }
+
+    /// All that destination ranks want, by who wants it alike: over all ranks also in a rank's plan.
+    pub(crate) fn destination_families(&self) -> &[(Arc<[Rank]>, u64)] {
+        self.destination.all()
+    }
+
     /// Bytes that any destination wants and some source has, each counted once.
     pub fn unique_bytes(&self) -> u64 {
         self.classes.iter().filter(|class| !class.holders.is_empty()).map(|class| class.bytes).sum()
+    }
+
+    /// Bytes that some source holds and no destination wants, each counted once: all of them, or those whose lowest
+    /// holder is `of`.
+    pub fn untaken_bytes(&self, of: Option<Rank>) -> u64 {
+        let tensors = (0..self.manifest.tensors().len()).map(|tensor| {
+            let counted = self.tensor_cells(tensor).untaken.iter().filter(|(holder, _)| of.is_none_or(|of| of == *holder));
+            counted.map(|(_, elements)| elements).sum::<u64>() * self.element_bytes(tensor as u32)
+        });
+        tensors.sum()
     }
 
     /// Bytes summed over all destination ranks.
@@ -148,22 +181,66 @@ impl Plan {
     }
 }
 
-impl Templates {
-    fn find(
-        &mut self,
-        source: &Arc<Layout>,
-        destination: &Arc<Layout>,
-        make: impl FnOnce() -> Result<usize, PlanError>,
-    ) -> Result<usize, PlanError> {
+impl Compiler {
+    /// Adds the cells of a tensor to their classes; its template.
+    fn add(&mut self, manifest: &Manifest, index: usize) -> Result<usize, PlanError> {
+        let tensor = &manifest.tensors()[index];
+        let template = self.template(&tensor.name, &tensor.source, &tensor.destination)?;
+        let element = tensor.source.dtype().bytes();
+        for (position, cell) in self.cells[template].cells.iter().enumerate() {
+            let class = &mut self.classes[cell.class.0 as usize];
+            class.cells.push(CellId { tensor: index as u32, cell: position as u32 });
+            class.bytes += cell.elements() * element;
+        }
+        let (source, destination) = self.templates.layouts[template];
+        self.source.count(source);
+        self.destination.count(destination);
+        Ok(template)
+    }
+
+    fn template(&mut self, name: &str, source: &Arc<Layout>, destination: &Arc<Layout>) -> Result<usize, PlanError> {
         let pointers = (Arc::as_ptr(source), Arc::as_ptr(destination));
-        if let Some(&template) = self.by_pointer.get(&pointers) {
+        if let Some(&template) = self.templates.by_pointer.get(&pointers) {
             return Ok(template);
         }
-        let template = match self.by_value.entry((source.clone(), destination.clone())) {
+        let layouts = (self.source.find(source), self.destination.find(destination));
+        let next = self.cells.len();
+        let template = match self.templates.by_value.entry(layouts) {
             Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => *entry.insert(make()?),
+            Entry::Vacant(entry) => *entry.insert(next),
         };
-        self.by_pointer.insert(pointers, template);
+        if template == next {
+            let too_many = |cells| PlanError::TooManyCells { name: name.to_string(), cells };
+            self.templates.layouts.push(layouts);
+            let refined = refine(source, destination, self.of).map_err(too_many)?;
+            let origin = |side: &Layouts, layout, elements| Origin { layout, tensors: side.counted(layout), elements };
+            let mut classes = Vec::with_capacity(refined.sets.len());
+            for sets in refined.sets {
+                let from = origin(&self.source, layouts.0, sets.source_offset);
+                let to = origin(&self.destination, layouts.1, sets.destination_offset);
+                classes.push(self.number(sets.holders, sets.wanters, (from, to)));
+            }
+            let cell = |(intervals, sets): (_, usize)| Cell { intervals, class: classes[sets] };
+            let cells = refined.cells.into_iter().map(cell).collect();
+            self.cells.push(TensorCells { cells, untaken: refined.untaken.into_iter().collect() });
+        }
+        self.templates.by_pointer.insert(pointers, template);
         Ok(template)
+    }
+
+    /// The class of these sets.
+    fn number(&mut self, holders: Vec<Rank>, wanters: Vec<Rank>, origin: (Origin, Origin)) -> ClassId {
+        // Nobody asks for the class of cells that nobody wants.
+        if wanters.is_empty() {
+            return ClassId(u32::MAX);
+        }
+        let next = self.classes.len() as u32;
+        let number = *self.numbers.entry((holders.clone(), wanters.clone())).or_insert(next);
+        if number == next {
+            let (cells, bytes, source_phase, destination_phase) = (Vec::new(), 0, 0, 0);
+            self.classes.push(CellClass { holders, wanters, cells, bytes, source_phase, destination_phase });
+            self.origins.push(origin);
+        }
+        ClassId(number)
     }
 }

@@ -3,7 +3,7 @@
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
 use super::{Manifest, TensorSpec};
-use crate::layout::{Layout, Mesh, Placement, Split};
+use crate::layout::{AxisMap, Layout, Mesh, Placement, Segment, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct ManifestDigest {
 }
 
 /// Fields of a tensor that ranks can disagree about, in the order in which they are compared.
-pub const FIELDS: [&str; 8] = [
+pub const FIELDS: [&str; 10] = [
     "name",
     "shape",
     "dtype",
@@ -32,6 +32,8 @@ pub const FIELDS: [&str; 8] = [
     "destination mesh",
     "destination placements",
     "nesting",
+    "blocks",
+    "padding",
 ];
 
 /// Where two ranks differ.
@@ -77,7 +79,7 @@ impl ManifestDigest {
 }
 
 /// The fields of a tensor as texts, in the order of [`FIELDS`].
-pub fn field_values(tensor: &TensorSpec) -> [String; 8] {
+pub fn field_values(tensor: &TensorSpec) -> [String; 10] {
     let layout = &tensor.source;
     let mesh = |layout: &Layout| format!("shape {:?} ranks {}", layout.mesh().shape(), rank_list(layout));
     [
@@ -89,6 +91,8 @@ pub fn field_values(tensor: &TensorSpec) -> [String; 8] {
         mesh(&tensor.destination),
         format!("{:?}", tensor.destination.placements()),
         format!("{:?} to {:?}", tensor.source.nesting(), tensor.destination.nesting()),
+        format!("{:?} to {:?}", tensor.source.blocks(), tensor.destination.blocks()),
+        format!("{:?} to {:?}", tensor.source.padding(), tensor.destination.padding()),
     ]
 }
 
@@ -101,11 +105,11 @@ pub fn first_difference(tensor: usize, first: &[String], other: &[String]) -> Op
 }
 
 fn rank_list(layout: &Layout) -> String {
-    let ranks = layout.mesh().ranks();
-    let contiguous = ranks.windows(2).all(|pair| pair[0].0.checked_add(1) == Some(pair[1].0));
-    match (ranks.first(), ranks.last()) {
-        (Some(first), Some(last)) if contiguous && ranks.len() > 1 => format!("{first}-{last}"),
-        _ => ranks.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
+    let mesh = layout.mesh();
+    let (first, last) = (mesh.rank(0), mesh.rank(mesh.slots() - 1));
+    match Mesh::contiguous(mesh.shape().to_vec(), first) {
+        Ok(contiguous) if contiguous == *mesh && first != last => format!("{first}-{last}"),
+        _ => mesh.ranks().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
     }
 }
 
@@ -126,7 +130,17 @@ impl Layouts {
 fn mesh_digest(mesh: &Mesh) -> Digest {
     let mut hasher = Sha256::new();
     hash_numbers(&mut hasher, mesh.shape().iter().map(|&length| u64::from(length)));
-    hash_numbers(&mut hasher, mesh.ranks().iter().map(|rank| u64::from(rank.0)));
+    match mesh.as_affine() {
+        Some((first, strides)) => {
+            hasher.update([1]);
+            hasher.update(first.0.to_le_bytes());
+            hash_numbers(&mut hasher, strides.iter().map(|&stride| u64::from(stride)));
+        }
+        None => {
+            hasher.update([2]);
+            hash_numbers(&mut hasher, mesh.ranks().map(|rank| u64::from(rank.0)));
+        }
+    }
     hasher.finalize().into()
 }
 
@@ -141,6 +155,10 @@ fn layout_digest(layout: &Layout, mesh: &Digest) -> Digest {
     for axes in layout.nesting() {
         hash_numbers(&mut hasher, axes.iter().map(|&axis| axis as u64));
     }
+    let (weight, blocks) = layout.blocks().unwrap_or_default();
+    hash_numbers(&mut hasher, weight.iter().copied());
+    hash_numbers(&mut hasher, blocks.iter().copied());
+    hash_text(&mut hasher, layout.padding().unwrap_or_default());
     hasher.finalize().into()
 }
 
@@ -160,7 +178,23 @@ fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
                 hash_numbers(hasher, sizes.iter().copied());
             }
         }
+        Placement::Parts { dim, maps } => {
+            hasher.update([4]);
+            hasher.update((*dim as u64).to_le_bytes());
+            hasher.update((maps.len() as u64).to_le_bytes());
+            maps.iter().for_each(|map| hash_map(hasher, map));
+        }
     }
+}
+
+fn hash_map(hasher: &mut Sha256, map: &AxisMap) {
+    let segments = map.segments();
+    hash_numbers(hasher, [map.extent(), segments.len() as u64].into_iter());
+    for Segment { local, step, global } in segments {
+        hash_numbers(hasher, [*local, *step, global.lo, global.hi].into_iter());
+    }
+    hasher.update((map.padding().len() as u64).to_le_bytes());
+    map.padding().iter().for_each(|span| hash_numbers(hasher, [span.lo, span.hi].into_iter()));
 }
 
 fn hash_text(hasher: &mut Sha256, text: &[u8]) {

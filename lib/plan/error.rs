@@ -1,5 +1,6 @@
 //! What can be wrong with a manifest.
 
+use crate::layout::parallel::{ParallelError, RulesError};
 use crate::layout::{Dtype, LayoutError};
 use thiserror::Error;
 
@@ -49,6 +50,24 @@ pub enum PlanError {
         /// What is wrong.
         #[source]
         layout: LayoutError,
+    },
+    /// A parallel spec does not fit its ranks or the model.
+    #[error("the {side} cannot be laid out")]
+    Spec {
+        /// `source` or `destination`.
+        side: &'static str,
+        /// Why.
+        #[source]
+        source: ParallelError,
+    },
+    /// Rules do not fit the model.
+    #[error("the rules of the {side} do not fit the model")]
+    Rules {
+        /// `source` or `destination`.
+        side: &'static str,
+        /// Why.
+        #[source]
+        source: RulesError,
     },
     /// More cells than a cell number can count.
     #[error(

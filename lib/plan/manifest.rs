@@ -80,8 +80,8 @@ impl Manifest {
                 if !seen.insert(layout.mesh()) {
                     continue;
                 }
-                let outside = layout.mesh().ranks().iter().find(|rank| rank.index() >= size);
-                if let Some(&rank) = outside {
+                let rank = layout.mesh().greatest_rank();
+                if rank.index() >= size {
                     let last = u32::try_from(size).unwrap_or(u32::MAX).saturating_sub(1);
                     let layout = LayoutError::MeshOutside { side, rank, last };
                     return Err(PlanError::Layout { name: tensor.name.clone(), layout });

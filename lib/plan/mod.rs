@@ -9,7 +9,9 @@ mod cell;
 mod compile;
 pub mod digest;
 mod error;
+mod family;
 mod manifest;
+mod model;
 #[cfg(test)]
 mod tests;
 
@@ -18,3 +20,4 @@ pub use compile::{CellClass, CellId, ClassId, Plan};
 pub use digest::{Difference, Digest, ManifestDigest};
 pub use error::PlanError;
 pub use manifest::{Manifest, TensorSpec};
+pub use model::{ModelManifest, ModelSide, model_manifest};

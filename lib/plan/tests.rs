@@ -38,7 +38,7 @@ fn ranks_outside_the_communicator() {
     let pair = (layout(&[4], 0..2, Placement::shard(0)), layout(&[4], 2..4, Placement::shard(0)));
     let manifest = manifest(&[pair.clone(), pair]);
     assert!(Plan::compile(manifest.clone(), 4).is_ok());
-    for (size, side, rank) in [(3, "destination", 3), (1, "source", 1), (0, "source", 0)] {
+    for (size, side, rank) in [(3, "destination", 3), (1, "source", 1), (0, "source", 1)] {
         let last = size.max(1) as u32 - 1;
         let layout = LayoutError::MeshOutside { side, rank: Rank(rank), last };
         assert_eq!(Plan::compile(manifest.clone(), size).unwrap_err(), PlanError::Layout { name: "t0".into(), layout });

@@ -1,13 +1,14 @@
 //! Bytes of every link and the time they need at least. In: flows, topology, a machine's links. Out: [`Traffic`],
-//! [`LinkBytes`], a [`Bound`], the predicted time. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6
+//! [`LinkBytes`], a [`LinkBound`], the predicted time. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6
 //! generalised to the most loaded link, full duplex.
 
-use super::Flow;
+use super::{Flow, LocalFlow};
 use crate::base::Rank;
 use crate::topology::{Machine, Topology};
+use serde::{Deserialize, Serialize};
 
 /// Bytes of one rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankTraffic {
     /// Sent to other domains.
     pub network_sent: u64,
@@ -47,7 +48,31 @@ pub fn traffic(flows: &[Flow], topology: &Topology) -> Traffic {
     traffic
 }
 
+/// Counts the bytes of one rank in the flows that pass it.
+pub fn traffic_of(flows: &[LocalFlow], topology: &Topology, rank: Rank) -> RankTraffic {
+    let mut counted = RankTraffic::default();
+    let inside = |other: Rank| topology.domain(other) == topology.domain(rank);
+    for flow in flows {
+        for child in &flow.place.children {
+            *(if inside(child.rank) { &mut counted.local_sent } else { &mut counted.network_sent }) += flow.bytes;
+        }
+        if let Some(parent) = &flow.place.parent {
+            *(if inside(parent.rank) { &mut counted.local_received } else { &mut counted.network_received }) += flow.bytes;
+        }
+    }
+    counted
+}
+
 impl Traffic {
+    /// Puts the counts of all ranks together.
+    pub fn of_ranks(ranks: Vec<RankTraffic>, topology: &Topology) -> Self {
+        let mut ingress_per_domain = vec![0; topology.domain_count()];
+        for (rank, counted) in ranks.iter().enumerate() {
+            ingress_per_domain[topology.domain(Rank(rank as u32)).index()] += counted.network_received;
+        }
+        Self { inter_domain_bytes: ingress_per_domain.iter().sum(), ingress_per_domain, ranks }
+    }
+
     fn add(&mut self, from: Rank, to: Rank, bytes: u64, topology: &Topology) {
         if topology.domain(from) == topology.domain(to) {
             self.ranks[from.index()].local_sent += bytes;
@@ -98,14 +123,14 @@ pub struct LinkBytes {
 
 /// The time that bytes need at least on the links that carry them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Bound {
+pub struct LinkBound {
     /// The most loaded network card, Eq. 3.
     pub network_seconds: f64,
     /// The most loaded NVLink, Eq. 4.
     pub nvlink_seconds: f64,
 }
 
-impl Bound {
+impl LinkBound {
     /// Both at once, Eq. 5.
     pub fn seconds(&self) -> f64 {
         self.network_seconds.max(self.nvlink_seconds)
@@ -130,16 +155,16 @@ impl LinkBytes {
     }
 
     /// What `machine` needs for them at least.
-    pub fn bound(&self, machine: &Machine) -> Bound {
+    pub fn bound(&self, machine: &Machine) -> LinkBound {
         let nics = self.nics.iter().zip(&machine.nics).map(|(bytes, nic)| nic.rate.seconds(bytes.most()));
         let nvlinks = self.nvlinks.iter().map(|bytes| machine.nvlink.seconds(bytes.most()));
-        Bound { network_seconds: nics.fold(0.0, f64::max), nvlink_seconds: nvlinks.fold(0.0, f64::max) }
+        LinkBound { network_seconds: nics.fold(0.0, f64::max), nvlink_seconds: nvlinks.fold(0.0, f64::max) }
     }
 }
 
 /// Seconds until the last byte, by the bound and what a pipeline of chunks adds to it: the flow that takes longest to
 /// fill its chain, with the first grant, each hop's latency and one chunk, less the chunk that the bound counts already.
-pub(super) fn predicted_seconds(flows: &[Flow], machine: &Machine, bound: Bound, chunk: u64) -> f64 {
+pub(super) fn predicted_seconds(flows: &[Flow], machine: &Machine, bound: LinkBound, chunk: u64) -> f64 {
     let fill = flows.iter().map(|flow| fill_seconds(flow, machine, chunk)).fold(0.0, f64::max);
     bound.seconds() + fill
 }

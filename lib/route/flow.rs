@@ -1,6 +1,7 @@
 //! The unit of execution. In: nothing. Out: plain data. Guarantee: node 0 is the root and a parent stands before
 //! its children.
 
+use super::path::{Path, Place};
 use crate::base::Rank;
 use crate::plan::{CellClass, CellId, Plan};
 use std::borrow::Cow;
@@ -57,6 +58,19 @@ impl Flow {
     }
 }
 
+/// A flow as one of its ranks sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalFlow {
+    /// Its way.
+    pub path: Path,
+    /// Where the rank stands on it.
+    pub place: Place,
+    /// What travels, in order.
+    pub pieces: Vec<Piece>,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// Pieces in order and the byte at which each begins, for cutting their concatenation by bytes: a class into flows, a
 /// flow into chunks.
 pub(crate) struct Gather<'a> {
@@ -72,9 +86,9 @@ impl<'a> Gather<'a> {
         Self::new(plan, class.cells.iter().map(whole).collect::<Vec<_>>().into())
     }
 
-    /// The pieces of a flow.
-    pub(crate) fn of_flow(plan: &'a Plan, flow: &'a Flow) -> Self {
-        Self::new(plan, flow.pieces.as_slice().into())
+    /// Pieces as they stand.
+    pub(crate) fn of_pieces(plan: &'a Plan, pieces: &'a [Piece]) -> Self {
+        Self::new(plan, pieces.into())
     }
 
     fn new(plan: &'a Plan, pieces: Cow<'a, [Piece]>) -> Self {

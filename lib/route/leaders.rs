@@ -1,17 +1,13 @@
-//! Who injects and who leads. In: candidates and the bytes they already carry. Out: cuts of a class's bytes with
-//! one rank each. Guarantee: equal shares in bytes for large classes; small classes go whole to the least loaded
-//! candidate, in class order. The loads of ranks that are always candidates together differ by less than two grains
-//! and an element per class, whatever the number of cells.
+//! Who injects and who leads. In: candidates with their parts, and where a class begins among all that they share. Out:
+//! cuts of the class's bytes with one rank each. Guarantee: a function of the class alone, so ranks that share it need no
+//! other; large classes are cut by the parts, small ones go to as many candidates as they have grains, in turn.
 
+use super::balance::WHOLE;
 use crate::base::Rank;
 
 /// Smallest share worth its own message: below it, splitting a class costs more in per-message time than it wins
 /// in balance.
 pub(super) const GRAIN: u64 = 4096;
-
-/// Network bytes that ranks carry so far, in one direction.
-#[derive(Debug, Clone)]
-pub(super) struct Loads(Vec<u64>);
 
 /// A share of a class: bytes `from..to` through `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,34 +17,79 @@ pub(super) struct Share {
     pub(super) rank: Rank,
 }
 
-impl Loads {
-    pub(super) fn new(ranks: usize) -> Self {
-        Self(vec![0; ranks])
-    }
+/// Ranks of which each may carry a class, with the parts that they should carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Carriers {
+    ranks: Vec<Rank>,
+    /// Sums of the parts up to each rank.
+    ends: Vec<u64>,
+}
 
-    pub(super) fn add(&mut self, rank: Rank, bytes: u64) {
-        self.0[rank.index()] += bytes;
-    }
-
-    /// Splits `bytes` among candidates: all of them equally when every share reaches the grain, else as many of
-    /// the least loaded as shares of a grain there are.
-    pub(super) fn split(&mut self, candidates: &[Rank], bytes: u64, border: impl Fn(u64) -> u64) -> Vec<Share> {
-        let count = (bytes / GRAIN).clamp(1, candidates.len() as u64) as usize;
-        let mut chosen: Vec<usize> = (0..candidates.len()).collect();
-        if count < candidates.len() {
-            chosen.sort_by_key(|&position| (self.0[candidates[position].index()], position));
-            chosen.truncate(count);
-            chosen.sort_unstable();
+impl Carriers {
+    /// Candidates with a part each; without any part all alike.
+    pub(super) fn new(candidates: &[Rank], parts: &[u64]) -> Self {
+        if parts.iter().all(|&part| part == 0) {
+            return Self::alike(candidates);
         }
-        let mut shares = Vec::with_capacity(count);
+        let mut sum = 0;
+        let used = candidates.iter().zip(parts).filter(|&(_, &part)| part > 0);
+        let (ranks, ends) = used
+            .map(|(&rank, part)| {
+                sum += part;
+                (rank, sum)
+            })
+            .unzip();
+        Self { ranks, ends }
+    }
+
+    /// Candidates with equal parts.
+    pub(super) fn alike(candidates: &[Rank]) -> Self {
+        Self { ranks: candidates.to_vec(), ends: (1..=candidates.len() as u64).collect() }
+    }
+
+    /// Cuts `bytes` at borders, for a class that begins at `phase` of all that these carry.
+    pub(super) fn split(&self, bytes: u64, phase: u32, border: impl Fn(u64) -> u64) -> Vec<Share> {
+        let (grains, count) = ((bytes / GRAIN).max(1), self.ranks.len());
+        let all = u128::from(self.ends.last().copied().unwrap_or(1));
+        if grains >= count as u64 {
+            let cut = |end: u64| (u128::from(bytes) * u128::from(end) / all) as u64;
+            return self.shares(0..count, |index| cut(self.ends[index]), bytes, border);
+        }
+        // As many points as grains, at equal distances around the circle of parts, the first where the class begins.
+        let point = |grain: u64| {
+            let at = (u128::from(phase) + u128::from(WHOLE) * u128::from(grain) / u128::from(grains)) % u128::from(WHOLE);
+            let at = (at * all / u128::from(WHOLE)) as u64;
+            self.ends.partition_point(|&end| end <= at)
+        };
+        let mut chosen: Vec<usize> = (0..grains).map(point).collect();
+        chosen.sort_unstable();
+        let equal = |index: usize| (u128::from(bytes) * (index as u128 + 1) / u128::from(grains)) as u64;
+        let mut shares = self.shares(chosen.iter().copied(), equal, bytes, border);
+        shares.dedup_by(|next, share| {
+            let same = next.rank == share.rank;
+            if same {
+                share.to = next.to;
+            }
+            same
+        });
+        shares
+    }
+
+    /// One share for each chosen rank, up to `end` of its number among them.
+    fn shares(
+        &self,
+        chosen: impl ExactSizeIterator<Item = usize>,
+        end: impl Fn(usize) -> u64,
+        bytes: u64,
+        border: impl Fn(u64) -> u64,
+    ) -> Vec<Share> {
+        let last = chosen.len() - 1;
+        let mut shares = Vec::with_capacity(chosen.len());
         let mut from = 0;
-        for (index, &position) in chosen.iter().enumerate() {
-            let ideal = (u128::from(bytes) * (index as u128 + 1) / count as u128) as u64;
-            let to = if index + 1 == count { bytes } else { border(ideal) };
-            let rank = candidates[position];
+        for (index, position) in chosen.enumerate() {
+            let to = if index == last { bytes } else { border(end(index)) };
             if to > from {
-                shares.push(Share { from, to, rank });
-                self.add(rank, to - from);
+                shares.push(Share { from, to, rank: self.ranks[position] });
                 from = to;
             }
         }
@@ -67,15 +108,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_classes_rotate_and_large_ones_split() {
-        let ranks = [Rank(4), Rank(6)];
-        let mut loads = Loads::new(8);
-        let small: Vec<Rank> = (0..4).map(|_| loads.split(&ranks, 16, |at| at)[0].rank).collect();
-        assert_eq!(small, [Rank(4), Rank(6), Rank(4), Rank(6)]);
-        let large = loads.split(&ranks, 10 * GRAIN + 1, |at| at / 2 * 2);
+    fn small_classes_take_turns_and_large_ones_split() {
+        let carriers = Carriers::alike(&[Rank(4), Rank(6)]);
+        let small = [0, 1 << 30, 1 << 31, 3 << 30].map(|phase| carriers.split(16, phase, |at| at)[0].rank);
+        assert_eq!(small, [Rank(4), Rank(4), Rank(6), Rank(6)]);
+        let large = carriers.split(10 * GRAIN + 1, 7, |at| at / 2 * 2);
         assert_eq!(large.len(), 2);
         assert_eq!((large[0].from, large[0].to, large[1].to), (0, 5 * GRAIN, 10 * GRAIN + 1));
         assert_eq!(carrier(&large, 5 * GRAIN), Rank(6));
-        assert!(loads.split(&ranks, 0, |at| at).is_empty());
+        assert!(carriers.split(0, 0, |at| at).is_empty());
+    }
+
+    #[test]
+    fn parts_are_kept() {
+        let ranks = [0, 1, 2, 3].map(Rank);
+        let carriers = Carriers::new(&ranks, &[WHOLE / 2, 0, WHOLE / 8, 3 * (WHOLE / 8)]);
+        let bytes = |bytes, phase| -> Vec<(u32, u64)> {
+            carriers.split(bytes, phase, |at| at).iter().map(|share| (share.rank.0, share.to - share.from)).collect()
+        };
+        assert_eq!(bytes(80_000, 0), [(0, 40_000), (2, 10_000), (3, 30_000)]);
+        // Two grains, half the circle apart.
+        assert_eq!(bytes(2 * GRAIN, 0), [(0, GRAIN), (2, GRAIN)]);
+        assert_eq!(bytes(2 * GRAIN, 1 << 30), [(0, GRAIN), (3, GRAIN)]);
+        assert_eq!(Carriers::new(&ranks, &[0; 4]), Carriers::alike(&ranks));
     }
 }

@@ -4,6 +4,7 @@
 //! gather list over the whole manifest. Guarantee: pure and deterministic; in the hierarchical route every byte
 //! enters a destination domain once; `check` proves that every wanted byte with a source is written exactly once.
 
+mod balance;
 mod bound;
 mod check;
 mod choose;
@@ -12,21 +13,25 @@ mod equations;
 mod explain;
 mod flow;
 mod leaders;
+mod maximum;
 mod options;
 mod order;
+mod path;
 mod routes;
 mod simulate;
+mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use bound::{NicBound, nic_bound};
-pub use check::{CheckError, Coverage, check};
+pub use bound::{Bound, bound};
+pub use check::{CheckError, Coverage, Gap, check, check_for, gaps};
 pub use choose::{RouteCost, cheapest, choose, name, reason};
-pub use cost::{Bound, Duplex, LinkBytes, RankTraffic, Traffic, traffic};
+pub use cost::{Duplex, LinkBound, LinkBytes, RankTraffic, Traffic, traffic, traffic_of};
 pub use equations::Equations;
 pub use explain::{Exchanged, Explanation, explain};
 pub(crate) use flow::Gather;
-pub use flow::{Flow, Node, Piece};
+pub use flow::{Flow, LocalFlow, Node, Piece};
 pub use options::{Injection, RouteKind, RouteOptions};
-pub use routes::{Routed, route};
+pub use path::{Neighbour, Path, Place};
+pub use routes::{Routed, plan_for, route, route_for};
 pub use simulate::{Simulated, simulate};

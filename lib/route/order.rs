@@ -1,80 +1,86 @@
-//! The order of flows. In: flows. Out: the same flows in start order. Guarantee: flows fall into rounds; in one
-//! round no rank is the root of two flows and no rank is the first receiver of two, and a flow stands in the first
-//! round that has room for it. So a root shares its first receiver with another root only when all its receivers
-//! are already somebody's first. Equal on all ranks.
+//! The order of flows. In: flows. Out: the same flows in start order. Guarantee: each flow's place follows from the flow
+//! itself and the lists of ranks on the two sides, so ranks order the flows that they share alike without knowing the
+//! others; it is total. Flows inside a rank stand first, then those between ranks of the same rail; a root visits its
+//! receivers around the circle from its own position on, so in an exchange between all no receiver is everyone's first.
 
-use super::Flow;
+use super::{Flow, LocalFlow, Piece};
 use crate::base::Rank;
+use crate::plan::Plan;
+use crate::topology::Topology;
+use std::cmp::Ordering;
 
-/// Sorts flows by round, then root. Flows without a receiver stay inside their rank and stand first.
-pub(super) fn arrange(flows: &mut Vec<Flow>) {
-    let roots = distinct(flows.iter().map(root));
-    let receivers = distinct(flows.iter().filter_map(first_receiver));
-    // Colouring diagonal by diagonal fills the rounds of an all-to-all exchange completely.
-    let mut edges: Vec<(usize, usize, usize, usize)> = Vec::with_capacity(flows.len());
-    for (index, flow) in flows.iter().enumerate() {
-        let Some(receiver) = first_receiver(flow) else { continue };
-        let (root, receiver) = (position(&roots, root(flow)), position(&receivers, receiver));
-        let diagonal = (receiver + receivers.len() - root % receivers.len()) % receivers.len();
-        edges.push((diagonal, root, receiver, index));
+/// What a flow's place follows from.
+pub(super) struct Order<'a> {
+    plan: &'a Plan,
+    /// Ranks of each side, ascending.
+    roots: Vec<Rank>,
+    receivers: Vec<Rank>,
+    /// Of each rank: its number on its node.
+    rails: Vec<u32>,
+}
+
+/// Everything but the first element that travels: whether it leaves its rail, steps around the circle, root, receiver.
+type Key = (u8, usize, Rank, Rank);
+
+impl<'a> Order<'a> {
+    pub(super) fn new(plan: &'a Plan, topology: &Topology) -> Self {
+        Self {
+            plan,
+            roots: plan.manifest().side_ranks(|tensor| &tensor.source),
+            receivers: plan.manifest().side_ranks(|tensor| &tensor.destination),
+            rails: rails(topology),
+        }
     }
-    edges.sort_unstable();
-    let mut sending = vec![Rounds::default(); roots.len()];
-    let mut receiving = vec![Rounds::default(); receivers.len()];
-    let mut round_of = vec![0usize; flows.len()];
-    for (_, root, receiver, index) in edges {
-        let round = Rounds::first_free(&sending[root], &receiving[receiver]);
-        sending[root].take(round);
-        receiving[receiver].take(round);
-        round_of[index] = round + 1;
+
+    /// Sorts whole flows.
+    pub(super) fn arrange(&self, flows: &mut Vec<Flow>) {
+        let key = |flow: &Flow| self.key(flow.nodes[0].rank, flow.nodes.get(1).map(|node| node.rank));
+        self.sort(flows, key, |flow| flow.pieces[0]);
     }
-    let mut keyed: Vec<_> =
-        flows.drain(..).enumerate().map(|(index, flow)| ((round_of[index], root(&flow), index), flow)).collect();
-    keyed.sort_unstable_by_key(|&(key, _)| key);
-    flows.extend(keyed.into_iter().map(|(_, flow)| flow));
+
+    /// Sorts what one rank sees of flows.
+    pub(super) fn arrange_local(&self, flows: &mut Vec<LocalFlow>) {
+        let key = |flow: &LocalFlow| self.key(flow.path.root(), flow.path.first_receiver());
+        self.sort(flows, key, |flow| flow.pieces[0]);
+    }
+
+    fn sort<F>(&self, flows: &mut Vec<F>, key: impl Fn(&F) -> Key, first: impl Fn(&F) -> Piece) {
+        let mut keyed: Vec<(Key, F)> = flows.drain(..).map(|flow| (key(&flow), flow)).collect();
+        keyed.sort_by(|(left_key, left), (right_key, right)| {
+            left_key.cmp(right_key).then_with(|| self.compare(first(left), first(right)))
+        });
+        flows.extend(keyed.into_iter().map(|(_, flow)| flow));
+    }
+
+    /// By the global place of the first element: no rank gets it by two flows.
+    fn compare(&self, left: Piece, right: Piece) -> Ordering {
+        let lo = |piece: Piece| self.plan.cell(piece.cell).intervals.iter().map(|interval| interval.lo);
+        let tensors = left.cell.tensor.cmp(&right.cell.tensor);
+        tensors.then_with(|| lo(left).cmp(lo(right))).then(left.start.cmp(&right.start))
+    }
+
+    fn key(&self, root: Rank, receiver: Option<Rank>) -> Key {
+        let Some(receiver) = receiver else { return (0, 0, root, root) };
+        let count = self.receivers.len().max(1);
+        let steps = (position(&self.receivers, receiver) + count - position(&self.roots, root) % count) % count;
+        let leaves_rail = self.rails[root.index()] != self.rails[receiver.index()];
+        (1 + u8::from(leaves_rail), steps, root, receiver)
+    }
 }
 
-fn root(flow: &Flow) -> Rank {
-    flow.nodes[0].rank
-}
-
-fn first_receiver(flow: &Flow) -> Option<Rank> {
-    flow.nodes.get(1).map(|node| node.rank)
-}
-
-fn distinct(ranks: impl Iterator<Item = Rank>) -> Vec<Rank> {
-    let mut ranks: Vec<Rank> = ranks.collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    ranks
-}
-
-/// Position of a rank that is known to be listed.
+/// Position of a rank in a list; of one that is not listed, where it would stand.
 fn position(ranks: &[Rank], rank: Rank) -> usize {
     ranks.partition_point(|&listed| listed < rank)
 }
 
-/// Rounds in which a rank is busy, one bit each.
-#[derive(Clone, Default)]
-struct Rounds(Vec<u64>);
-
-impl Rounds {
-    fn first_free(first: &Rounds, second: &Rounds) -> usize {
-        let word = |rounds: &Rounds, index: usize| rounds.0.get(index).copied().unwrap_or(0);
-        let mut index = 0;
-        loop {
-            let free = !(word(first, index) | word(second, index));
-            if free != 0 {
-                return index * 64 + free.trailing_zeros() as usize;
-            }
-            index += 1;
-        }
-    }
-
-    fn take(&mut self, round: usize) {
-        if self.0.len() <= round / 64 {
-            self.0.resize(round / 64 + 1, 0);
-        }
-        self.0[round / 64] |= 1 << (round % 64);
-    }
+/// Per rank its number among the ranks of its node: on machines whose network cards stand in rails, its rail.
+fn rails(topology: &Topology) -> Vec<u32> {
+    let mut next = std::collections::HashMap::new();
+    (0..topology.size())
+        .map(|rank| {
+            let count = next.entry(topology.node(Rank(rank as u32))).or_insert(0);
+            *count += 1;
+            *count - 1
+        })
+        .collect()
 }

@@ -1,13 +1,21 @@
-//! The three routes. In: plan, topology, options. Out: flows in an order in which no receiver is everyone's
-//! first. Guarantee: pure; each wanter of a class gets each of its bytes by exactly one flow.
+//! Three ways through the ranks. In: plan, topology, options. Out: flows, of all ranks or of one. Guarantee: pure; each
+//! wanter of a class gets each of its bytes by exactly one flow; what a rank derives for itself is its part of what is
+//! derived for all, since both cut a class by the class's own data.
 
-use super::flow::{Flow, Gather, Node};
-use super::leaders::{GRAIN, Loads, Share, carrier};
-use super::{Injection, RouteKind, RouteOptions, order};
+use super::balance::{self, Candidates};
+use super::flow::{Flow, Gather, LocalFlow};
+use super::leaders::{Carriers, GRAIN, Share, carrier};
+use super::order::Order;
+use super::path::{Members, Path};
+use super::{Injection, RouteKind, RouteOptions};
 use crate::base::{DomainId, Rank};
-use crate::plan::{CellClass, Plan};
+use crate::plan::{CellClass, Manifest, Plan, PlanError};
 use crate::topology::Topology;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// A part of a chain that begins in a domain of its own is at least as long.
+const TURN: u64 = 4 * GRAIN;
 
 /// A routed plan.
 #[derive(Debug, Clone)]
@@ -18,198 +26,292 @@ pub struct Routed {
     pub flows: Vec<Flow>,
 }
 
-struct Router<'a> {
-    plan: &'a Plan,
-    topology: &'a Topology,
-    injection: Injection,
-    egress: Loads,
-    ingress: Loads,
-    /// Bytes that holders serve to others inside their domain.
-    served: Loads,
-    /// Counts chains too small to be cut by domain, so that they start in turn at every domain.
-    turns: usize,
-    flows: Vec<Flow>,
-}
-
-/// Routes a plan.
+/// Routes a plan of all ranks.
 ///
 /// # Panics
 ///
 /// When `topology` has fewer ranks than the meshes of the plan name.
 pub fn route(plan: &Plan, topology: &Topology, options: RouteOptions) -> Routed {
-    let ranks = topology.size();
-    let mut router = Router {
-        plan,
-        topology,
-        injection: options.injection,
-        egress: Loads::new(ranks),
-        ingress: Loads::new(ranks),
-        served: Loads::new(ranks),
-        turns: 0,
-        flows: Vec::new(),
-    };
-    let held = plan.classes().iter().filter(|class| !class.holders.is_empty() && class.bytes > 0);
+    let mut flows: Vec<Flow> = Vec::new();
+    let mut router = Router::new(plan, topology, options);
+    for class in held(plan) {
+        let gather = Gather::of_class(plan, class);
+        router.class(class, &gather, &mut |from, to, path| {
+            flows.push(Flow { nodes: path.nodes(), pieces: gather.pieces(from, to).collect(), bytes: to - from });
+        });
+    }
+    Order::new(plan, topology).arrange(&mut flows);
+    Routed { options, flows }
+}
+
+/// Plans what `rank` needs to know for a route: its own cells, or those of all ranks when it passes on everything.
+pub fn plan_for(
+    manifest: &Arc<Manifest>,
+    topology: &Topology,
+    options: RouteOptions,
+    rank: Rank,
+) -> Result<Plan, PlanError> {
+    manifest.check_ranks(topology.size())?;
+    let receives = |manifest: &Manifest| manifest.tensors().iter().any(|tensor| tensor.destination.mesh().slot(rank).is_some());
+    let gathers = |manifest: &Manifest| manifest.side_ranks(|tensor| &tensor.source).first() == Some(&rank);
     match options.kind {
-        RouteKind::Hierarchical => held.for_each(|class| router.hierarchical(class)),
-        RouteKind::Flat => held.for_each(|class| router.flat(class)),
-        RouteKind::GatherBroadcast => {
-            let root = plan.classes().iter().filter_map(|class| class.holders.first()).min().copied();
-            let wanters = plan.manifest().side_ranks(|tensor| &tensor.destination);
-            if let Some(root) = root {
-                held.for_each(|class| router.gather_broadcast(class, root, &wanters));
+        RouteKind::GatherBroadcast if receives(manifest) || gathers(manifest) => {
+            Plan::compile(manifest.clone(), topology.size())
+        }
+        _ => Plan::compile_for(manifest.clone(), topology.size(), rank),
+    }
+}
+
+/// The flows that pass `rank`, from a plan that [`plan_for`] made for it: its part of [`route`], in the same order.
+///
+/// # Panics
+///
+/// When `topology` has fewer ranks than the meshes of the plan name.
+pub fn route_for(plan: &Plan, topology: &Topology, options: RouteOptions, rank: Rank) -> Vec<LocalFlow> {
+    let mut flows: Vec<LocalFlow> = Vec::new();
+    let mut router = Router::new(plan, topology, options);
+    for class in held(plan) {
+        let gather = Gather::of_class(plan, class);
+        router.class(class, &gather, &mut |from, to, path| {
+            if let Some(place) = path.place(topology, rank) {
+                flows.push(LocalFlow { path, place, pieces: gather.pieces(from, to).collect(), bytes: to - from });
             }
-        }
+        });
     }
-    order::arrange(&mut router.flows);
-    Routed { options, flows: router.flows }
+    Order::new(plan, topology).arrange_local(&mut flows);
+    flows
 }
 
-fn root(rank: Rank, wants: bool) -> Node {
-    Node { rank, parent: None, wants }
+fn held(plan: &Plan) -> impl Iterator<Item = &CellClass> {
+    plan.classes().iter().filter(|class| !class.holders.is_empty() && class.bytes > 0)
 }
 
-fn child(rank: Rank, parent: usize, wants: bool) -> Node {
-    Node { rank, parent: Some(parent as u32), wants }
+/// Ranks by domain, both ascending.
+pub(super) fn by_domain(topology: &Topology, ranks: &[Rank]) -> Vec<Members> {
+    let mut sorted: Vec<(DomainId, Rank)> = ranks.iter().map(|&rank| (topology.domain(rank), rank)).collect();
+    sorted.sort_unstable();
+    let of_domain = |chunk: &[(DomainId, Rank)]| Members {
+        domain: chunk[0].0,
+        ranks: chunk.iter().map(|&(_, rank)| rank).collect(),
+    };
+    sorted.chunk_by(|left, right| left.0 == right.0).map(of_domain).collect()
 }
 
-impl Router<'_> {
-    fn by_domain(&self, ranks: &[Rank]) -> BTreeMap<DomainId, Vec<Rank>> {
-        let mut domains: BTreeMap<DomainId, Vec<Rank>> = BTreeMap::new();
-        for &rank in ranks {
-            domains.entry(self.topology.domain(rank)).or_default().push(rank);
-        }
-        domains
+/// Parts that candidates carry of what they share, by the set of candidates.
+struct Carrying(HashMap<Arc<[Rank]>, Vec<u64>>);
+
+impl Carrying {
+    fn new(sets: Vec<Candidates>) -> Self {
+        let parts = balance::parts(&sets);
+        Self(sets.into_iter().zip(parts).map(|((ranks, _), parts)| (ranks, parts)).collect())
     }
 
-    fn push(&mut self, gather: &Gather<'_>, from: u64, to: u64, nodes: Vec<Node>) {
-        if to > from {
-            self.flows.push(Flow { nodes, pieces: gather.pieces(from, to).collect(), bytes: to - from });
+    fn of(&self, candidates: &[Rank]) -> Carriers {
+        self.0.get(candidates).map_or_else(|| Carriers::alike(candidates), |parts| Carriers::new(candidates, parts))
+    }
+}
+
+struct Router<'a> {
+    topology: &'a Topology,
+    options: RouteOptions,
+    injecting: Carrying,
+    leading: Carrying,
+    /// The root of gather-broadcast, and all destination ranks of the manifest by domain.
+    gatherer: Option<Rank>,
+    receivers: Vec<Members>,
+    /// Wanters by domain, of the sets seen so far.
+    wanters: HashMap<Vec<Rank>, Arc<[Members]>>,
+}
+
+/// Takes a slice of a class, and its way.
+type Emit<'a> = &'a mut dyn FnMut(u64, u64, Path);
+
+impl<'a> Router<'a> {
+    fn new(plan: &Plan, topology: &'a Topology, options: RouteOptions) -> Self {
+        let hierarchical = options.kind == RouteKind::Hierarchical;
+        let gathers = options.kind == RouteKind::GatherBroadcast;
+        let striped = hierarchical && options.injection == Injection::Striped;
+        let sources = if striped { plan.source_families().to_vec() } else { Vec::new() };
+        let side = |gathers: bool| gathers.then(|| plan.manifest().side_ranks(|tensor| &tensor.destination));
+        Self {
+            topology,
+            options,
+            injecting: Carrying::new(sources),
+            leading: Carrying::new(if hierarchical { leaders(plan, topology) } else { Vec::new() }),
+            gatherer: gathers.then(|| plan.manifest().side_ranks(|tensor| &tensor.source).first().copied()).flatten(),
+            receivers: side(gathers).map_or_else(Vec::new, |ranks| by_domain(topology, &ranks)),
+            wanters: HashMap::new(),
         }
     }
 
-    /// Lowest holder to every wanter.
-    fn flat(&mut self, class: &CellClass) {
-        let gather = Gather::of_class(self.plan, class);
-        let holder = class.holders[0];
-        for &wanter in &class.wanters {
-            let nodes = if wanter == holder {
-                vec![root(holder, true)]
-            } else {
-                vec![root(holder, false), child(wanter, 0, true)]
-            };
-            self.push(&gather, 0, class.bytes, nodes);
+    fn class(&mut self, class: &CellClass, gather: &Gather<'_>, emit: Emit<'_>) {
+        match self.options.kind {
+            RouteKind::Hierarchical => self.hierarchical(class, gather, emit),
+            RouteKind::Flat => flat(class, emit),
+            RouteKind::GatherBroadcast => self.gather_broadcast(class, emit),
         }
     }
 
     /// Lowest holder to the root, then once into each destination domain, then to every destination rank there.
-    fn gather_broadcast(&mut self, class: &CellClass, gatherer: Rank, all_wanters: &[Rank]) {
-        let gather = Gather::of_class(self.plan, class);
-        let holder = class.holders[0];
-        let wants = |rank: Rank| class.wanters.binary_search(&rank).is_ok();
-        let mut nodes = vec![root(holder, wants(holder))];
-        let mut last = 0;
-        if holder != gatherer {
-            nodes.push(child(gatherer, 0, wants(gatherer)));
-            last = 1;
-        }
-        let mut domains = self.by_domain(all_wanters);
-        let home = domains.remove(&self.topology.domain(gatherer)).unwrap_or_default();
-        for rank in home.into_iter().filter(|&rank| rank != gatherer && rank != holder) {
-            nodes.push(child(rank, last, wants(rank)));
-        }
-        for ranks in domains.into_values() {
-            let mut members = ranks.into_iter().filter(|&rank| rank != holder);
-            let Some(leader) = members.next() else { continue };
-            nodes.push(child(leader, last, wants(leader)));
-            last = nodes.len() - 1;
-            nodes.extend(members.map(|rank| child(rank, last, wants(rank))));
-        }
-        self.push(&gather, 0, class.bytes, nodes);
-    }
-
-    fn hierarchical(&mut self, class: &CellClass) {
-        let gather = Gather::of_class(self.plan, class);
-        let holders = self.by_domain(&class.holders);
-        let mut remote: Vec<(DomainId, Vec<Rank>)> = Vec::new();
-        for (domain, wanters) in self.by_domain(&class.wanters) {
-            match holders.get(&domain) {
-                Some(local) => self.local(class, &gather, local, &wanters),
-                None => remote.push((domain, wanters)),
+    fn gather_broadcast(&self, class: &CellClass, emit: Emit<'_>) {
+        let (holder, Some(gatherer)) = (class.holders[0], self.gatherer) else { return };
+        let home = self.topology.domain(gatherer);
+        let mut domains: Vec<Members> = self.receivers.iter().filter(|at| at.ranks != [holder]).cloned().collect();
+        let at_home = domains.binary_search_by_key(&home, |members| members.domain);
+        let mut readers = Vec::new();
+        let first = at_home.unwrap_or_else(|next| next);
+        if holder == gatherer {
+            if let Ok(index) = at_home {
+                readers = domains.remove(index).ranks;
+                readers.retain(|&rank| rank != holder);
+            }
+        } else {
+            // The gatherer leads its own domain.
+            if at_home.is_err() {
+                domains.insert(first, Members { domain: home, ranks: Vec::new() });
+            }
+            if let Err(place) = domains[first].ranks.binary_search(&gatherer) {
+                domains[first].ranks.insert(place, gatherer);
             }
         }
-        if !remote.is_empty() {
-            self.network(class, &gather, &remote);
+        let lead = |members: &Members| {
+            let own = members.domain == home && holder != gatherer;
+            if own { Some(gatherer) } else { members.ranks.iter().copied().find(|&rank| rank != holder) }
+        };
+        let leaders: Vec<Rank> = domains.iter().filter_map(lead).collect();
+        let first = first.checked_rem(domains.len()).unwrap_or(0);
+        let path = Path::keeping(holder, readers.into(), Some(class.wanters.as_slice().into()));
+        emit(0, class.bytes, path.through(domains.into(), leaders.into(), first));
+    }
+
+    fn hierarchical(&mut self, class: &CellClass, gather: &Gather<'_>, emit: Emit<'_>) {
+        let wanting = self.wanting(&class.wanters);
+        let holding = by_domain(self.topology, &class.holders);
+        let holders_in = |members: &Members| {
+            holding.binary_search_by_key(&members.domain, |holders| holders.domain).ok().map(|at| &holding[at].ranks[..])
+        };
+        for members in wanting.iter() {
+            if let Some(holders) = holders_in(members) {
+                self.local(class, gather, holders, &members.ranks, emit);
+            }
         }
+        let remote: Arc<[Members]> = match wanting.iter().any(|members| holders_in(members).is_some()) {
+            true => wanting.iter().filter(|members| holders_in(members).is_none()).cloned().collect(),
+            false => wanting,
+        };
+        if !remote.is_empty() {
+            self.network(class, gather, remote, emit);
+        }
+    }
+
+    fn wanting(&mut self, wanters: &[Rank]) -> Arc<[Members]> {
+        if let Some(known) = self.wanters.get(wanters) {
+            return known.clone();
+        }
+        let members: Arc<[Members]> = by_domain(self.topology, wanters).into();
+        self.wanters.insert(wanters.to_vec(), members.clone());
+        members
     }
 
     /// A domain that holds the class already: its own replicas serve it, the network is not used.
-    fn local(&mut self, class: &CellClass, gather: &Gather<'_>, holders: &[Rank], wanters: &[Rank]) {
+    fn local(&self, class: &CellClass, gather: &Gather<'_>, holders: &[Rank], wanters: &[Rank], emit: Emit<'_>) {
         let (own, readers): (Vec<Rank>, Vec<Rank>) =
             wanters.iter().partition(|rank| holders.binary_search(rank).is_ok());
         for rank in own {
-            self.push(gather, 0, class.bytes, vec![root(rank, true)]);
+            emit(0, class.bytes, Path::own_copy(rank));
         }
         if readers.is_empty() {
             return;
         }
-        let holders = if self.injection == Injection::Single { &holders[..1] } else { holders };
-        for share in self.served.split(holders, class.bytes, |at| gather.border(at)) {
-            let mut nodes = vec![root(share.rank, false)];
-            nodes.extend(readers.iter().map(|&reader| child(reader, 0, true)));
-            self.push(gather, share.from, share.to, nodes);
+        let readers: Arc<[Rank]> = readers.into();
+        let holders = if self.options.injection == Injection::Single { &holders[..1] } else { holders };
+        for share in Carriers::alike(holders).split(class.bytes, class.source_phase, |at| gather.border(at)) {
+            emit(share.from, share.to, Path::keeping(share.rank, readers.clone(), None));
         }
     }
 
     /// Domains without a holder: striped injection, balanced leaders, a chain through the domains.
-    fn network(&mut self, class: &CellClass, gather: &Gather<'_>, domains: &[(DomainId, Vec<Rank>)]) {
-        let injectors = if self.injection == Injection::Single { &class.holders[..1] } else { &class.holders[..] };
+    fn network(&self, class: &CellClass, gather: &Gather<'_>, domains: Arc<[Members]>, emit: Emit<'_>) {
         let border = |at| gather.border(at);
-        let injected = self.egress.split(injectors, class.bytes, border);
-        let led: Vec<Vec<Share>> =
-            domains.iter().map(|(_, wanters)| self.ingress.split(wanters, class.bytes, border)).collect();
-        let mut cuts: Vec<u64> = injected.iter().chain(led.iter().flatten()).map(|share| share.to).collect();
+        let injectors = match self.options.injection {
+            Injection::Single => Carriers::alike(&class.holders[..1]),
+            Injection::Striped => self.injecting.of(&class.holders),
+        };
+        let injected = injectors.split(class.bytes, class.source_phase, border);
+        let lead = |members: &Members| self.leading.of(&members.ranks).split(class.bytes, class.destination_phase, border);
+        let led: Vec<Vec<Share>> = domains.iter().map(lead).collect();
+        let phase = class.source_phase.wrapping_add(class.destination_phase);
+        let turns = turns(&led[0], domains.len(), phase, border);
+        let mut leader_cuts: Vec<u64> = led.iter().flatten().map(|share| share.to).collect();
+        leader_cuts.sort_unstable();
+        leader_cuts.dedup();
+        let mut cuts: Vec<u64> = injected.iter().map(|share| share.to).chain(turns.iter().map(|turn| turn.to)).collect();
+        cuts.extend(&leader_cuts);
         cuts.sort_unstable();
         cuts.dedup();
-        let mut from = 0;
+        let (mut from, mut injector, mut turn, mut leaders_end) = (0, 0, 0, 0);
+        let mut leaders: Arc<[Rank]> = Arc::new([]);
         for to in cuts {
-            let injector = carrier(&injected, from);
-            let leaders: Vec<Rank> = led.iter().map(|shares| carrier(shares, from)).collect();
-            self.chains(gather, (from, to), injector, domains, &leaders);
+            if from >= leaders_end {
+                leaders = led.iter().map(|shares| carrier(shares, from)).collect();
+                leaders_end = leader_cuts[leader_cuts.partition_point(|&cut| cut <= from)];
+            }
+            injector += usize::from(injected[injector].to <= from);
+            turn += usize::from(turns[turn].to <= from);
+            let path = Path::keeping(injected[injector].rank, Arc::new([]), None);
+            emit(from, to, path.through(domains.clone(), leaders.clone(), turns[turn].first));
             from = to;
         }
     }
+}
 
-    /// One slice with one injector and one leader per domain: cut by the number of domains, each part starting
-    /// its chain at another domain; a slice too small for that starts where its turn is.
-    fn chains(
-        &mut self,
-        gather: &Gather<'_>,
-        (from, to): (u64, u64),
-        injector: Rank,
-        domains: &[(DomainId, Vec<Rank>)],
-        leaders: &[Rank],
-    ) {
-        let count = domains.len();
-        let parts = if (to - from) / count as u64 >= GRAIN { count } else { 1 };
-        let mut start = from;
-        for part in 0..parts {
-            let ideal = from + (u128::from(to - from) * (part as u128 + 1) / parts as u128) as u64;
-            let end = if part + 1 == parts { to } else { gather.border(ideal).max(start) };
-            let first = if parts > 1 { part } else { self.turns };
-            self.turns += 1;
-            let mut nodes = vec![root(injector, false)];
-            let mut last = 0;
-            for index in (0..count).map(|step| (first + step) % count) {
-                nodes.push(child(leaders[index], last, true));
-                if last > 0 {
-                    self.egress.add(nodes[last].rank, end - start);
-                }
-                last = nodes.len() - 1;
-                let followers = domains[index].1.iter().filter(|&&rank| rank != leaders[index]);
-                nodes.extend(followers.map(|&rank| child(rank, last, true)));
+/// A stretch of a class whose chains begin in one domain.
+struct Turn {
+    to: u64,
+    first: usize,
+}
+
+/// Cuts every leader's share into a part for each domain, or as many as are long enough; chains begin in one domain after
+/// the other.
+fn turns(shares: &[Share], domains: usize, phase: u32, border: impl Fn(u64) -> u64) -> Vec<Turn> {
+    let offset = (u64::from(phase) * domains as u64 >> 32) as usize;
+    let mut turns = Vec::new();
+    let mut number = 0;
+    for share in shares {
+        let parts = ((share.to - share.from) / TURN).clamp(1, domains as u64);
+        let mut start = share.from;
+        for part in 1..=parts {
+            let ideal = share.from + (u128::from(share.to - share.from) * u128::from(part) / u128::from(parts)) as u64;
+            let to = if part == parts { share.to } else { border(ideal) };
+            if to > start {
+                turns.push(Turn { to, first: (number + offset) % domains });
+                start = to;
             }
-            self.push(gather, start, end, nodes);
-            start = end;
+            number += 1;
         }
+    }
+    turns
+}
+
+/// Candidates for leading into each domain, with the bytes that they want alike.
+pub(super) fn leaders(plan: &Plan, topology: &Topology) -> Vec<Candidates> {
+    let mut sets: BTreeMap<Arc<[Rank]>, u64> = BTreeMap::new();
+    for (wanters, bytes) in plan.destination_families() {
+        for members in by_domain(topology, wanters) {
+            *sets.entry(members.ranks.into()).or_default() += bytes;
+        }
+    }
+    sets.into_iter().collect()
+}
+
+/// Lowest holder to every wanter.
+fn flat(class: &CellClass, emit: Emit<'_>) {
+    let holder = class.holders[0];
+    for &wanter in &class.wanters {
+        let path = match wanter == holder {
+            true => Path::own_copy(holder),
+            false => Path::keeping(holder, Arc::new([wanter]), None),
+        };
+        emit(0, class.bytes, path);
     }
 }

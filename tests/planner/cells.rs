@@ -78,8 +78,11 @@ fn elements_of(plan: &Plan, tensor: usize, class_of: &HashMap<CellId, usize>) {
         {
             for &rank in ranks {
                 let maps = layout.axis_maps(rank).unwrap();
-                let at: Vec<u64> =
-                    maps.iter().zip(&cell.intervals).map(|(map, &interval)| map.locate(interval).unwrap()).collect();
+                let at: Vec<u64> = maps
+                    .iter()
+                    .zip(&cell.intervals)
+                    .map(|(map, &interval)| map.locate(interval).unwrap().local)
+                    .collect();
                 let local_shape = layout.local_shape(rank).unwrap();
                 assert_eq!(Some(oracle::number(&at, &local_shape) as u64), ownership[&rank][element]);
             }

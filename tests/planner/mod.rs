@@ -5,12 +5,14 @@ mod balance;
 mod cases;
 mod cells;
 mod digests;
+mod level;
 pub(crate) mod oracle;
 mod paper;
 mod proofs;
 pub(crate) mod random;
 mod routes;
 mod scale;
+mod slices;
 
 use crossmesh::base::Rank;
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement};

@@ -12,12 +12,12 @@ pub(crate) type Ownership = BTreeMap<Rank, Vec<Option<u64>>>;
 
 /// Where every rank of a layout keeps every element.
 pub(crate) fn ownership(layout: &Layout) -> Ownership {
-    layout.mesh().ranks().iter().map(|&rank| (rank, owned(layout, rank).expect("a rank of the mesh"))).collect()
+    layout.mesh().ranks().map(|rank| (rank, owned(layout, rank).expect("a rank of the mesh"))).collect()
 }
 
 /// Where `rank` keeps every element; `None` when it is not in the mesh.
 pub(crate) fn owned(layout: &Layout, rank: Rank) -> Option<Vec<Option<u64>>> {
-    let slot = layout.mesh().ranks().iter().position(|&member| member == rank)?;
+    let slot = layout.mesh().ranks().position(|member| member == rank)?;
     let bounds: Vec<(u64, u64)> = (0..layout.shape().len()).map(|dim| bounds(layout, slot, dim)).collect();
     Some(indices(layout.shape()).map(|index| local_element(&index, &bounds)).collect())
 }

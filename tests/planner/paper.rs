@@ -18,8 +18,8 @@ fn replicate_then_shard(mesh: [u32; 2], ranks: std::ops::Range<u32>) -> Arc<Layo
 
 fn rows(layout: &Layout, rank: u32) -> (u64, u64) {
     let maps = layout.axis_maps(Rank(rank)).unwrap();
-    assert_eq!(maps[1].intervals(), [Interval { lo: 0, hi: 8 }]);
-    (maps[0].intervals()[0].lo, maps[0].intervals()[0].hi)
+    assert_eq!(maps[1].segments()[0].global, Interval { lo: 0, hi: 8 });
+    (maps[0].segments()[0].global.lo, maps[0].segments()[0].global.hi)
 }
 
 fn routed(plan: &Plan, domains: &[u32], kind: RouteKind) -> (Vec<Flow>, Traffic) {

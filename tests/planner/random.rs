@@ -21,7 +21,7 @@ impl Case {
     /// The same plan with layouts and meshes built anew for every tensor, as another rank may have built it.
     pub(super) fn apart(&self) -> Case {
         let copy = |layout: &Layout| {
-            let mesh = Mesh::new(layout.mesh().shape().to_vec(), layout.mesh().ranks().to_vec()).expect("a copy");
+            let mesh = Mesh::new(layout.mesh().shape().to_vec(), layout.mesh().ranks().collect()).expect("a copy");
             let (shape, placements) = (layout.shape().to_vec(), layout.placements().to_vec());
             let mut copy = Layout::new(shape, layout.dtype(), Arc::new(mesh), placements).expect("a copy");
             for (dim, axes) in layout.nesting().iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
@@ -160,7 +160,7 @@ pub(crate) fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: 
     layout
 }
 
-fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
+pub(super) fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
     let mut left = part;
     let mut sizes: Vec<u64> = (1..count)
         .map(|_| {
@@ -192,7 +192,7 @@ fn random_plans_have_all_kinds() {
         ("overlapping meshes", |case| {
             case.manifest.tensors().iter().any(|tensor| {
                 let destination = tensor.destination.mesh();
-                tensor.source.mesh().ranks().iter().any(|&rank| destination.slot(rank).is_some())
+                tensor.source.mesh().ranks().any(|rank| destination.slot(rank).is_some())
             })
         }),
         ("three domains", |case| case.topology.domain_count() > 2),

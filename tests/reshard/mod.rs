@@ -4,6 +4,7 @@
 // Jobs find their test by the closure that stands in it.
 #![allow(clippy::redundant_closure)]
 
+mod alive;
 mod allocations;
 mod bad_input;
 mod communicator;

@@ -23,7 +23,7 @@ impl Arena {
     /// `None` on ranks that hold nothing of `layout`; `side` is 0 for sources and 1 for destinations.
     pub(super) fn new(shape: &Shape, layout: &Layout, rank: Rank, side: u64) -> Option<Self> {
         let maps = layout.axis_maps(rank)?;
-        let interval = |dim: usize| maps.get(dim)?.intervals().first().copied();
+        let interval = |dim: usize| maps.get(dim)?.intervals().next();
         let intervals = [interval(0)?, interval(1)?, interval(2)?];
         let shard = layout.local_bytes(rank);
         let step = shard + if shape.tensors > 1 { GAP } else { 0 };

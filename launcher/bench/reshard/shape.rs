@@ -207,9 +207,8 @@ mod tests {
                     let even = |cut: Cut| shape.global[cut.dim].is_multiple_of(u64::from(cut.parts));
                     assert!(even(shape.source) && even(shape.destination), "{sources}+{destinations} {shape:?}");
                     let [source, destination] = shape.layouts().unwrap();
-                    let stored = |layout: &Layout| {
-                        layout.mesh().ranks().iter().map(|&rank| layout.local_bytes(rank)).sum::<u64>()
-                    };
+                    let stored =
+                        |layout: &Layout| layout.mesh().ranks().map(|rank| layout.local_bytes(rank)).sum::<u64>();
                     assert_eq!(stored(&source), shape.tensor_bytes());
                     assert_eq!(stored(&destination) * shape.tensors, shape.delivered());
                 }

@@ -3,7 +3,7 @@
 
 use super::super::ExecuteError;
 use super::super::bind::{CopyOp, End, Place, append};
-use crate::memory::copy::CopyTable;
+use crate::memory::copy::{CopyTable, Placed as BoxPlaced};
 use crate::plan::Plan;
 use crate::route::Piece;
 use std::ops::Range;
@@ -34,12 +34,28 @@ impl Copies {
         source: &Placed<'_>,
         destination: &Placed<'_>,
     ) -> Result<(), ExecuteError> {
-        let places = (source.1, destination.1);
+        self.between((source.1, destination.1));
+        append(&mut self.batch, plan, piece, &source.0, &destination.0)
+    }
+
+    /// Adds a box of `extents` elements of `element` bytes.
+    pub(super) fn add_box(
+        &mut self,
+        extents: &[u64],
+        element: u64,
+        source: (BoxPlaced<'_>, Place),
+        destination: (BoxPlaced<'_>, Place),
+    ) -> Result<(), ExecuteError> {
+        self.between((source.1, destination.1));
+        Ok(self.batch.push(extents, element, source.0, destination.0)?)
+    }
+
+    /// What is added next lies between these places.
+    fn between(&mut self, places: (Place, Place)) {
         if self.places != Some(places) {
             self.flush();
             self.places = Some(places);
         }
-        append(&mut self.batch, plan, piece, &source.0, &destination.0)
     }
 
     /// Operations from number `first` on, with everything that was added.

@@ -3,7 +3,7 @@
 
 use super::super::ExecuteError;
 use super::super::Side;
-use super::super::bind::{Place, append, own_end, peer_end};
+use super::super::bind::{Place, append, own_end, peer_ends};
 use super::super::board::NO_WORD;
 use super::super::claim;
 use super::super::execution::{FeedPiece, Feeds, Receiver, Sender};
@@ -61,13 +61,15 @@ impl Attach<'_> {
         let first = self.copies.next();
         for piece in prepared.program.item_pieces(item) {
             let (source_place, destination_place) = self.feed_places(to, piece)?;
-            let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
-            let destination = self.theirs.fed_end(to, piece);
-            let (Some(source), Some(destination)) = (source, destination) else {
+            let source = own_end(plan, local, Side::Source, piece);
+            let destinations = self.theirs.fed_ends(to, piece);
+            let (Some(source), Some(destinations)) = (source, destinations) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            let (from, into) = (Place::Span(source_place), Place::Span(destination_place));
-            self.copies.add(plan, piece, &(source, from), &(destination, into))?;
+            let source = (source, Place::Span(source_place));
+            for destination in destinations {
+                self.copies.add(plan, piece, &source, &(destination, Place::Span(destination_place)))?;
+            }
         }
         Ok(self.copies.finish(first))
     }
@@ -82,12 +84,14 @@ impl Attach<'_> {
             if spans != Some(places) {
                 self.add_blocks(&mut batch, spans.replace(places), pieces);
             }
-            let source = own_end(plan, local, Side::Source, piece).map(|(end, _)| end);
-            let destination = self.theirs.fed_end(to, piece);
-            let (Some(source), Some(destination)) = (source, destination) else {
+            let source = own_end(plan, local, Side::Source, piece);
+            let destinations = self.theirs.fed_ends(to, piece);
+            let (Some(source), Some(destinations)) = (source, destinations) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            append(&mut batch, plan, piece, &source, &destination)?;
+            for destination in destinations {
+                append(&mut batch, plan, piece, &source, &destination)?;
+            }
         }
         self.add_blocks(&mut batch, spans, pieces);
         Ok(())
@@ -129,10 +133,10 @@ impl super::Theirs<'_> {
         }
     }
 
-    /// A piece in a receiver's tensor.
-    fn fed_end(&self, to: Rank, piece: &Piece) -> Option<super::End<'_>> {
+    /// A piece in a receiver's tensor, in every place.
+    fn fed_ends(&self, to: Rank, piece: &Piece) -> Option<Vec<super::End<'_>>> {
         let export = self.fed_destination.get(&(to, piece.cell.tensor))?;
         let super::ExportedMemory::Shared { offset, .. } = export.memory else { return None };
-        peer_end(self.plan, self.maps[&to].destination.get(&piece.cell.tensor)?, export, offset, piece)
+        peer_ends(self.plan, self.maps[&to].destination.get(&piece.cell.tensor)?, export, offset, piece)
     }
 }

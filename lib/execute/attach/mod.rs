@@ -3,9 +3,10 @@
 
 mod copies;
 mod feeds;
+mod padding;
 mod pushes;
 
-use super::bind::{End, Place, own_end, peer_end};
+use super::bind::{End, Place, own_end, own_ends, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
@@ -31,6 +32,8 @@ struct Attach<'a> {
     prepared: &'a Prepared,
     theirs: Theirs<'a>,
     spans: Vec<Span>,
+    /// Memory with this rank's slots.
+    slots_span: u32,
     buffer_spans: HashMap<u64, u32>,
     copies: Copies,
     puts: Vec<PutOp>,
@@ -104,9 +107,11 @@ pub(super) fn attach(
         }
     }
     let feeds = attach.feeds(theirs)?;
+    let padding = attach.padding()?;
     Ok(Bound {
         items,
         feeds,
+        padding,
         pushes,
         hops: hops(prepared, peers.len()),
         copies: attach.copies.list,
@@ -115,8 +120,8 @@ pub(super) fn attach(
         spans: attach.spans,
         peers,
         segment,
-        segment_span: 0,
-        segment_regions: prepared.segment_regions.clone(),
+        slots_span: attach.slots_span,
+        slot_regions: prepared.slot_regions.clone(),
         slots_offset: prepared.slots_offset,
         slot_bytes: prepared.slots.bytes,
         send_slots: prepared.slots.send.clone(),
@@ -220,7 +225,8 @@ impl<'a> Attach<'a> {
                 helped: BTreeSet::new(),
                 maps: BTreeMap::new(),
             },
-            spans: vec![Span::of_segment(segment)],
+            spans: vec![Span::of_segment(segment), Span::of_segment(&prepared.reservation.slots)],
+            slots_span: 1,
             buffer_spans: HashMap::new(),
             copies: Copies::default(),
             puts: Vec::new(),
@@ -240,12 +246,16 @@ impl<'a> Attach<'a> {
         let pulls = program.pulls.get(&rank).cloned().unwrap_or_default();
         invitation.check(rank, pulls.len(), program.sends.get(&rank).map_or(0, Vec::len))?;
         let mut segment = None;
-        let mut segment_span = None;
+        let mut slots_span = None;
         let maps = !pulls.is_empty() || program.feeds.contains_key(&rank) || program.fed.contains_key(&rank);
         if let (true, Some(id)) = (maps, invitation.segment) {
             let opened = group.segments.open(&peering.server, id, deadline)?;
-            segment_span = Some(self.spans.len() as u32);
-            self.spans.push(Span::of_segment(&opened));
+            let slots = match invitation.slots.filter(|&slots| slots != id) {
+                Some(slots) => group.segments.open(&peering.server, slots, deadline)?,
+                None => opened.clone(),
+            };
+            slots_span = Some(self.spans.len() as u32);
+            self.spans.push(Span::of_segment(&slots));
             segment = Some(opened);
         }
         let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);
@@ -261,10 +271,11 @@ impl<'a> Attach<'a> {
             link: linked.then(|| group.link_to(rank)),
             bell,
             segment,
-            segment_span,
+            slots_span,
             slots_offset: invitation.slots_offset,
             slot_bytes: invitation.slot_bytes,
             region: invitation.region,
+            slots_region: invitation.slots_region,
             process: ProcessMemory { pid: peering.pid },
             pulls,
             pull_words: invitation.available_words.clone(),
@@ -358,16 +369,17 @@ impl<'a> Attach<'a> {
         let mut packed = 0;
         for piece in prepared.program.item_pieces(number) {
             let tensor = piece.cell.tensor;
-            let own = |side| own_end(plan, local, side, piece).map(|(end, _)| end);
             let in_slot = || Some(End::Packed { offset: packed });
-            let (destination, destination_place) = if item.storage == Storage::Slot {
-                (in_slot(), Some(Place::Slot))
+            let (destinations, destination_place) = if item.storage == Storage::Slot {
+                (in_slot().map(|end| vec![end]), Some(Place::Slot))
             } else {
-                (own(Side::Destination), self.own_place(Side::Destination, tensor))
+                (own_ends(plan, local, Side::Destination, piece), self.own_place(Side::Destination, tensor))
             };
             let (source, source_place, peer) = match item.incoming {
                 Incoming::Held => return Ok(()),
-                Incoming::OwnCopy | Incoming::Pack => (own(Side::Source), self.own_place(Side::Source, tensor), None),
+                Incoming::OwnCopy | Incoming::Pack => {
+                    (own_end(plan, local, Side::Source, piece), self.own_place(Side::Source, tensor), None)
+                }
                 Incoming::Push { from } => (in_slot(), Some(Place::Slot), Some(from)),
                 Incoming::Pull { from, stored: Storage::Slot } => {
                     (in_slot(), Some(Place::PeerSlot(self.theirs.peer_numbers[&from])), Some(from))
@@ -382,11 +394,14 @@ impl<'a> Attach<'a> {
                     (end, place, Some(from))
                 }
             };
-            let ends = (source, source_place, destination, destination_place);
-            let (Some(source), Some(source_place), Some(destination), Some(destination_place)) = ends else {
+            let ends = (source, source_place, destinations, destination_place);
+            let (Some(source), Some(source_place), Some(destinations), Some(destination_place)) = ends else {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
-            self.copies.add(plan, piece, &(source, source_place), &(destination, destination_place))?;
+            let source = (source, source_place);
+            for destination in destinations {
+                self.copies.add(plan, piece, &source, &(destination, destination_place))?;
+            }
             packed += (piece.end - piece.start) * plan.element_bytes(tensor);
         }
         Ok(())

@@ -36,7 +36,7 @@ impl Attach<'_> {
             self.pack(item, side)?;
             slot_run.clone()
         } else {
-            runs(program, plan, item, |piece| own_end(plan, local, side, piece).map(|(end, _)| end))?
+            runs(program, plan, item, |piece| own_end(plan, local, side, piece))?
         };
         let remote_runs = match invitation.direct.get(position) {
             Some(true) => self.runs_at(peer, item)?,
@@ -104,7 +104,7 @@ impl Attach<'_> {
         for piece in prepared.program.item_pieces(item) {
             let tensor = piece.cell.tensor;
             let place = self.own_place(side, tensor);
-            let (Some((source, _)), Some(place)) = (own_end(plan, local, side, piece), place) else {
+            let (Some(source), Some(place)) = (own_end(plan, local, side, piece), place) else {
                 return Err(self.missing(Rank::default(), tensor));
             };
             self.copies.add(plan, piece, &(source, place), &(End::Packed { offset: packed }, Place::SendSlot))?;

@@ -71,10 +71,12 @@ pub(in crate::execute) struct Peer {
     pub(in crate::execute) bell: Option<Bell>,
     /// Its board and slots, when mapped.
     pub(in crate::execute) segment: Option<Arc<SharedMemory>>,
-    pub(in crate::execute) segment_span: Option<u32>,
+    /// Memory with its slots.
+    pub(in crate::execute) slots_span: Option<u32>,
     pub(in crate::execute) slots_offset: u64,
     pub(in crate::execute) slot_bytes: u64,
     pub(in crate::execute) region: Option<RemoteRegion>,
+    pub(in crate::execute) slots_region: Option<RemoteRegion>,
     pub(in crate::execute) process: ProcessMemory,
     /// Items read from it, with the words on its board.
     pub(in crate::execute) pulls: Vec<u32>,
@@ -107,9 +109,12 @@ pub(in crate::execute) struct Bound {
     pub(in crate::execute) peers: Vec<Peer>,
     pub(in crate::execute) hops: Vec<Hop>,
     pub(in crate::execute) feeds: Feeds,
+    /// Copies of padding, at every start.
+    pub(in crate::execute) padding: Range<u32>,
     pub(in crate::execute) segment: Arc<SharedMemory>,
-    pub(in crate::execute) segment_span: u32,
-    pub(in crate::execute) segment_regions: Vec<Option<RegionId>>,
+    /// Memory with this rank's slots, and its region on each link.
+    pub(in crate::execute) slots_span: u32,
+    pub(in crate::execute) slot_regions: Vec<Option<RegionId>>,
     pub(in crate::execute) slots_offset: u64,
     pub(in crate::execute) slot_bytes: u64,
     pub(in crate::execute) send_slots: Range<u32>,

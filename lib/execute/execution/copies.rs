@@ -6,6 +6,11 @@ use super::Execution;
 use crate::memory::copy::{Store, fence};
 
 impl Execution {
+    /// Writes the padding of this rank's destinations.
+    pub(super) fn write_padding(&mut self) -> Result<(), ExecuteError> {
+        self.bound.padding.clone().try_for_each(|op| self.run_copy(op, None, None, None, Store::Cached))
+    }
+
     pub(super) fn run_copies(&mut self, item: u32, peer_slot: Option<u32>) -> Result<(), ExecuteError> {
         let slot = self.items[item as usize].slot;
         let store = self.bound.items[item as usize].store;
@@ -44,7 +49,7 @@ impl Execution {
     fn resolve(&self, place: Place, slot: Option<u32>, peer_slot: Option<u32>, send_slot: Option<u32>) -> (usize, u64) {
         let own = |slot: Option<u32>| {
             let slot = u64::from(slot.unwrap_or(0));
-            (self.bound.segment_span as usize, self.bound.slots_offset + slot * self.bound.slot_bytes)
+            (self.bound.slots_span as usize, self.bound.slots_offset + slot * self.bound.slot_bytes)
         };
         match place {
             Place::Span(span) => (span as usize, 0),
@@ -53,7 +58,7 @@ impl Execution {
             Place::PeerSlot(peer) => {
                 let peer = &self.bound.peers[peer as usize];
                 let slot = u64::from(peer_slot.unwrap_or(0));
-                (peer.segment_span.unwrap_or(0) as usize, peer.slots_offset + slot * peer.slot_bytes)
+                (peer.slots_span.unwrap_or(0) as usize, peer.slots_offset + slot * peer.slot_bytes)
             }
             Place::Process { .. } => (0, 0),
         }

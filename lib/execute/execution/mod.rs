@@ -61,6 +61,8 @@ pub(super) struct Execution {
     id: u32,
     epoch: u32,
     active: bool,
+    /// Started by its user, and waiting for its turn with shared slots.
+    awaits_turn: bool,
     items: Vec<ItemState>,
     pushes: Vec<PushState>,
     free_send_slots: Vec<u32>,
@@ -89,6 +91,7 @@ impl Execution {
             id,
             epoch: 0,
             active: false,
+            awaits_turn: false,
             items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0 }; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
@@ -106,8 +109,19 @@ impl Execution {
         }
     }
 
+    /// Whether it has been started and is not finished.
     pub(super) fn is_active(&self) -> bool {
+        self.active || self.awaits_turn
+    }
+
+    /// Whether it takes steps.
+    pub(super) fn is_running(&self) -> bool {
         self.active
+    }
+
+    /// Puts a start off until its turn has come.
+    pub(super) fn await_turn(&mut self) {
+        self.awaits_turn = true;
     }
 
     /// Links that this transfer uses.
@@ -130,7 +144,7 @@ impl Execution {
     /// Steps done and steps in all.
     pub(super) fn done(&self) -> (u64, u64) {
         let all = self.items.len() + self.pushes.len();
-        let left = if self.active { self.items_left + self.pushes_left } else { 0 };
+        let left = if self.awaits_turn { all } else if self.active { self.items_left + self.pushes_left } else { 0 };
         ((all - left) as u64, all as u64)
     }
 
@@ -138,6 +152,7 @@ impl Execution {
     pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         self.active = true;
+        self.awaits_turn = false;
         self.items_left = 0;
         self.pushes_left = self.pushes.len();
         for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
@@ -162,6 +177,7 @@ impl Execution {
             (peer.pull_cursor, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0);
         }
         self.open_feeds()?;
+        self.write_padding()?;
         // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
         self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
         self.told = true;
@@ -269,6 +285,11 @@ impl Execution {
 
     /// What is outstanding, for a deadline's message.
     pub(super) fn waiting_for(&self) -> String {
+        if self.awaits_turn {
+            return "its turn with the shared staging memory, which comes when all its ranks have started it and \
+                    those before it are finished"
+                .into();
+        }
         let mut parts = Vec::new();
         for peer in &self.bound.peers {
             let who = format!("rank {} on host {}", peer.rank, peer.host);

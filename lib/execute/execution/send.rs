@@ -104,14 +104,14 @@ impl Execution {
             let slot_offset = |slot: Option<u32>| {
                 self.bound.slots_offset + u64::from(slot.unwrap_or(0)) * self.bound.slot_bytes + put.local_offset
             };
-            let own_region = self.bound.segment_regions[link_number].unwrap_or(RegionId(u32::MAX));
+            let own_region = self.bound.slot_regions[link_number].unwrap_or(RegionId(u32::MAX));
             let (region, offset) = match put.local {
                 LocalRef::Region(region) => (region, put.local_offset),
                 LocalRef::Slot => (own_region, slot_offset(slot)),
                 LocalRef::SendSlot => (own_region, slot_offset(state.send_slot)),
             };
             let local = LocalSlice { region, offset, bytes: put.bytes };
-            let remote = match (put.remote, peer.region) {
+            let remote = match (put.remote, peer.slots_region) {
                 (RemoteRef::Region(region), _) => RemotePlace { region, offset: put.remote_offset },
                 (RemoteRef::Slot, Some(region)) => {
                     let slot = u64::from(grant.wrapping_sub(1)) * peer.slot_bytes;

@@ -7,31 +7,71 @@ use std::fmt;
 pub enum ParallelAxis {
     /// Tensor parallel: every weight is cut along one dimension.
     Tensor,
+    /// Context parallel: sequences are cut, weights are not.
+    Context,
     /// Expert parallel: the experts of a layer are dealt out.
     Expert,
+    /// Tensor parallel inside an expert, where it differs from the other weights'.
+    ExpertTensor,
+    /// Fully sharded data parallel: every weight is cut along its first dimension in addition.
+    FullySharded,
+    /// The same for expert weights, where it differs from the other weights'.
+    ExpertFullySharded,
     /// Data parallel: every rank along it holds the same weights.
     Data,
+    /// The same for expert weights, where it differs from the other weights'.
+    ExpertData,
+    /// Pipeline parallel: the layers are dealt out to stages.
+    Pipeline,
 }
 
 impl ParallelAxis {
     /// All of them.
-    pub const ALL: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Expert, ParallelAxis::Data];
+    pub const ALL: [ParallelAxis; 9] = [
+        ParallelAxis::Tensor,
+        ParallelAxis::Context,
+        ParallelAxis::Expert,
+        ParallelAxis::ExpertTensor,
+        ParallelAxis::FullySharded,
+        ParallelAxis::ExpertFullySharded,
+        ParallelAxis::Data,
+        ParallelAxis::ExpertData,
+        ParallelAxis::Pipeline,
+    ];
 
-    /// Kinds that other systems have and that have no axis here.
-    pub(super) const UNSUPPORTED: [&'static str; 4] = ["pp", "cp", "etp", "fsdp"];
-
-    /// The short name: `tp`, `ep` or `dp`.
+    /// The short name.
     pub const fn name(self) -> &'static str {
         match self {
             ParallelAxis::Tensor => "tp",
+            ParallelAxis::Context => "cp",
             ParallelAxis::Expert => "ep",
+            ParallelAxis::ExpertTensor => "etp",
+            ParallelAxis::FullySharded => "fsdp",
+            ParallelAxis::ExpertFullySharded => "efsdp",
             ParallelAxis::Data => "dp",
+            ParallelAxis::ExpertData => "edp",
+            ParallelAxis::Pipeline => "pp",
         }
     }
 
     /// The axis of that short name.
     pub fn from_name(name: &str) -> Option<ParallelAxis> {
         ParallelAxis::ALL.into_iter().find(|axis| axis.name() == name)
+    }
+
+    /// Whether only specs with two views have it.
+    pub(super) const fn is_expert_only(self) -> bool {
+        matches!(self, ParallelAxis::ExpertTensor | ParallelAxis::ExpertFullySharded | ParallelAxis::ExpertData)
+    }
+
+    /// The kind that rules speak of: what `etp` does to an expert, `tp` does to other weights.
+    pub(super) const fn in_rules(self) -> ParallelAxis {
+        match self {
+            ParallelAxis::ExpertTensor => ParallelAxis::Tensor,
+            ParallelAxis::ExpertFullySharded => ParallelAxis::FullySharded,
+            ParallelAxis::ExpertData => ParallelAxis::Data,
+            other => other,
+        }
     }
 }
 

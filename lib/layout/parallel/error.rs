@@ -1,6 +1,6 @@
 //! What can be wrong with a parallel spec or with rules. Each message says the value, what is allowed, what to do.
 
-use super::{ParallelAxis, PatternError};
+use super::{FuseRuleError, ParallelAxis, PatternError};
 use crate::layout::LayoutError;
 use thiserror::Error;
 
@@ -19,19 +19,79 @@ pub enum ParallelError {
         /// The whole text.
         text: String,
     },
-    /// An axis of other systems.
-    #[error("axis {axis:?} in parallel spec {text:?} is not supported by refit yet; use tp, ep and dp")]
-    Unsupported {
-        /// The axis.
+    /// A name that is no axis.
+    #[error(
+        "axis {axis:?} in parallel spec {text:?} is unknown; allowed are tp, cp, ep, fsdp, dp and pp, and etp, efsdp and edp \
+         for expert weights"
+    )]
+    UnknownAxis {
+        /// The name.
         axis: String,
         /// The whole text.
         text: String,
     },
-    /// A name that is no axis.
-    #[error("axis {axis:?} in parallel spec {text:?} is unknown; allowed are tp, ep and dp")]
-    UnknownAxis {
-        /// The name.
-        axis: String,
+    /// An unknown word before the colon.
+    #[error(
+        "parallel spec {text:?} begins with {name:?}; allowed are m2n: (ep multiplies) and megatron: (expert weights have a \
+         view of their own), or nothing"
+    )]
+    Convention {
+        /// The word.
+        name: String,
+        /// The whole text.
+        text: String,
+    },
+    /// An axis of the expert view in a spec that has none.
+    #[error(
+        "axis {axis} in parallel spec {text:?} belongs to a view of expert weights, which m2n specs do not have; \
+         leave it out, or begin with megatron:"
+    )]
+    ExpertAxis {
+        /// The axis.
+        axis: ParallelAxis,
+        /// The whole text.
+        text: String,
+    },
+    /// The two views are of different numbers of ranks.
+    #[error(
+        "parallel spec {text:?} contradicts itself: the view of dense weights {dense_view} is {dense} ranks and the view of \
+         expert weights {expert_view} is {expert}{}; both must be the number of ranks",
+        ranks.map_or(String::new(), |ranks| format!(", of {ranks} ranks"))
+    )]
+    Views {
+        /// The whole text.
+        text: String,
+        /// Axes of all weights but experts.
+        dense_view: String,
+        /// Their product.
+        dense: u32,
+        /// Axes of expert weights.
+        expert_view: String,
+        /// Their product.
+        expert: u32,
+        /// Ranks at hand, where they are known.
+        ranks: Option<u64>,
+    },
+    /// The two views cut the ranks into different pipeline stages.
+    #[error(
+        "parallel spec {text:?} puts {dense} ranks before the next pipeline stage in the view of dense weights and {expert} \
+         in that of expert weights; write pp last"
+    )]
+    Stages {
+        /// The whole text.
+        text: String,
+        /// Ranks inside pp in the one view.
+        dense: u64,
+        /// Ranks inside pp in the other.
+        expert: u64,
+    },
+    /// A list of stages that is no list of numbers.
+    #[error(
+        "pp={size} in parallel spec {text:?} is no list of layers per stage; write numbers joined by +, such as 8+8+7"
+    )]
+    StageLayers {
+        /// As written.
+        size: String,
         /// The whole text.
         text: String,
     },
@@ -72,6 +132,18 @@ pub enum ParallelError {
         /// Ranks at hand.
         given: usize,
     },
+    /// Stated stages have other layers than the model.
+    #[error(
+        "the pipeline stages of parallel spec {spec} have {sum} layers together and the model has {layers}; state {layers}"
+    )]
+    StageSum {
+        /// The spec.
+        spec: String,
+        /// Its layers.
+        sum: u64,
+        /// The model's.
+        layers: u64,
+    },
     /// The ranks form no mesh.
     #[error("the ranks of parallel spec {spec} form no mesh")]
     Mesh {
@@ -83,12 +155,24 @@ pub enum ParallelError {
     },
 }
 
+impl ParallelError {
+    /// The same, with the number of ranks where that says more.
+    pub(super) fn of_ranks(mut self, count: u32) -> Self {
+        if let Self::Views { ranks, .. } = &mut self {
+            *ranks = Some(u64::from(count));
+        }
+        self
+    }
+}
+
 /// Rules that cannot be used, or that cannot be applied to a tensor. A `rule` is named by file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RulesError {
     /// Not a rules file.
-    #[error("{origin} is no rules file; it holds [[rule]] tables with names and tp, ep, dp or experts")]
+    #[error(
+        "{origin} is no rules file; it holds [[rule]] tables with names and tp, ep, cp, dp, fsdp, experts or stage"
+    )]
     Unreadable {
         /// Where the text comes from.
         origin: String,
@@ -103,7 +187,9 @@ pub enum RulesError {
         rule: String,
     },
     /// A rule that says nothing.
-    #[error("rule {rule} says nothing about tp, ep, dp or experts; write for instance tp = 0 or tp = \"replicate\"")]
+    #[error(
+        "rule {rule} says nothing about tp, ep, cp, dp, fsdp, experts or stage; write for instance tp = 0 or tp = \"replicate\""
+    )]
     NoAxis {
         /// The rule.
         rule: String,
@@ -183,19 +269,6 @@ pub enum RulesError {
         /// The dimension.
         dim: usize,
     },
-    /// Experts cannot be dealt out without their number.
-    #[error(
-        "rule {rule} deals out expert tensor {tensor:?} over ep={ranks}, and the number of experts is not known; \
-         pass it, or shard the whole model at once"
-    )]
-    ExpertCount {
-        /// The rule.
-        rule: String,
-        /// The tensor.
-        tensor: String,
-        /// Length of the expert axis.
-        ranks: u32,
-    },
     /// An expert beyond the stated number.
     #[error(
         "rule {rule} reads expert {expert} from tensor {tensor:?}, and the model has {count} experts, counted from 0"
@@ -210,17 +283,81 @@ pub enum RulesError {
         /// The number of experts.
         count: u64,
     },
-    /// The expert axis lies inside axes that cut every dimension unevenly.
+    /// A family of rules that the library does not have.
+    #[error("there are no built-in rules called {family:?}; allowed are {known}, or the path of a rules file")]
+    NoFamily {
+        /// As given.
+        family: String,
+        /// All of them.
+        known: String,
+    },
+    /// `stage` with an unknown word.
+    #[error("rule {rule} has stage = {value:?}; allowed are {allowed}")]
+    StageValue {
+        /// The rule.
+        rule: String,
+        /// The value as written.
+        value: String,
+        /// The words.
+        allowed: &'static str,
+    },
+    /// A rule of a user's file that decides nothing.
     #[error(
-        "expert tensor {tensor:?} of shape {shape:?} is cut unevenly by the axes that vary slower than ep in {spec}; \
-         write ep last in the parallel spec"
+        "rule {rule} with names {names:?} matches no tensor of model {model:?}; correct the names or remove the rule"
     )]
-    ExpertNesting {
+    MatchesNothing {
+        /// The rule.
+        rule: String,
+        /// Its patterns.
+        names: Vec<String>,
+        /// The model.
+        model: String,
+    },
+    /// A tied group of fewer than two names.
+    #[error("tied group {group} lists fewer than two names; list all names of one tensor")]
+    TiedAlone {
+        /// The group.
+        group: String,
+    },
+    /// A tied group without a tensor.
+    #[error(
+        "tied group of {group} lists {names:?}, and the model has no tensor of any of these names; correct or remove it"
+    )]
+    TiedMatchesNothing {
+        /// Where it is stated.
+        group: String,
+        /// The names.
+        names: Vec<String>,
+    },
+    /// Tied tensors that cannot be one.
+    #[error(
+        "tied group of {group}: tensors {first:?} and {second:?} differ in shape, dtype or how rules shard them, or one is in \
+         two groups; a tied tensor lies alike under all its names"
+    )]
+    TiedDiffer {
+        /// Where it is stated.
+        group: String,
+        /// The name that the tensor moves under.
+        first: String,
+        /// The other name.
+        second: String,
+    },
+    /// A rule that fuses tensors.
+    #[error("fuse rule {rule}")]
+    Fuse {
+        /// The rule.
+        rule: String,
+        /// Why.
+        #[source]
+        source: FuseRuleError,
+    },
+    /// A layout that cannot be made.
+    #[error("the layout of tensor {tensor:?} cannot be made")]
+    Layout {
         /// The tensor.
         tensor: String,
-        /// Its shape.
-        shape: Vec<u64>,
-        /// The parallel spec.
-        spec: String,
+        /// Why.
+        #[source]
+        source: LayoutError,
     },
 }

@@ -81,12 +81,58 @@ impl NamePattern {
         Ok(Self { text: text.to_string(), components })
     }
 
+    /// `first.*.name`, with `name` as it is.
+    pub(super) fn below(first: &str, name: &str) -> Self {
+        let literal = |text: &str| Component::Text(vec![Part::Literal(text.to_string())]);
+        let components = [literal(first), Component::Any].into_iter().chain(name.split('.').map(literal)).collect();
+        Self { text: format!("{first}.*.{name}"), components }
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
     pub(super) fn has_expert(&self) -> bool {
         self.components.contains(&Component::Expert)
+    }
+
+    /// Whether some component spells out `number`.
+    pub(super) fn spells(&self, number: &str) -> bool {
+        self.components
+            .iter()
+            .any(|component| matches!(component, Component::Text(parts) if text_matches(parts, number)))
+    }
+
+    /// Number of components and alternatives that it leaves open.
+    pub(super) fn open_components(&self) -> usize {
+        let open = |component: &Component| match component {
+            Component::Any | Component::Expert => 1,
+            Component::Text(parts) => parts.iter().filter(|part| matches!(part, Part::OneOf(_))).count(),
+        };
+        self.components.iter().map(open).sum()
+    }
+
+    /// What the open components of the pattern stand for when it matches all of `name`; of several ways the one in
+    /// which the first `*` are shortest.
+    pub(super) fn captures(&self, name: &[&str]) -> Option<Vec<String>> {
+        let mut captures = Vec::new();
+        captures_of(&self.components, name, &mut captures).then_some(captures)
+    }
+
+    /// The name that the pattern stands for with these captures, of which it takes as many as it leaves open.
+    pub(super) fn filled(&self, captures: &[String]) -> String {
+        let mut captures = captures.iter().map(String::as_str);
+        let mut component = |component: &Component| match component {
+            Component::Any | Component::Expert => captures.next().unwrap_or_default().to_string(),
+            Component::Text(parts) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Literal(text) => text.as_str(),
+                    Part::OneOf(_) => captures.next().unwrap_or_default(),
+                })
+                .collect(),
+        };
+        self.components.iter().map(&mut component).collect::<Vec<_>>().join(".")
     }
 
     /// Matches the whole of `name`, given as its components. Each `*` first takes one component and grows only
@@ -108,7 +154,7 @@ impl NamePattern {
                     continue;
                 }
                 Some(Component::Expert) => {
-                    if let Some(index) = expert_index(name[position]) {
+                    if let Some(index) = plain_number(name[position]) {
                         expert = Some((index, position));
                         (at, position) = (at + 1, position + 1);
                         continue;
@@ -168,10 +214,52 @@ fn read(component: &str, pattern: &str) -> Result<Component, PatternError> {
 }
 
 /// A decimal number without sign, and without leading zeros so that an expert has one name.
-fn expert_index(component: &str) -> Option<u64> {
+pub(super) fn plain_number(component: &str) -> Option<u64> {
     let plain =
         component.bytes().all(|byte| byte.is_ascii_digit()) && (component == "0" || !component.starts_with('0'));
     plain.then(|| component.parse().ok()).flatten()
+}
+
+fn captures_of(components: &[Component], name: &[&str], captures: &mut Vec<String>) -> bool {
+    let Some((component, rest)) = components.split_first() else { return name.is_empty() };
+    let known = captures.len();
+    let found = match component {
+        Component::Any => (1..=name.len()).any(|taken| {
+            captures.truncate(known);
+            captures.push(name[..taken].join("."));
+            captures_of(rest, &name[taken..], captures)
+        }),
+        Component::Expert => name.first().is_some_and(|first| {
+            captures.push(first.to_string());
+            plain_number(first).is_some() && captures_of(rest, &name[1..], captures)
+        }),
+        Component::Text(parts) => {
+            name.first().is_some_and(|first| text_captures(parts, first, captures))
+                && captures_of(rest, &name[1..], captures)
+        }
+    };
+    if !found {
+        captures.truncate(known);
+    }
+    found
+}
+
+fn text_captures(parts: &[Part], text: &str, captures: &mut Vec<String>) -> bool {
+    match parts.split_first() {
+        None => text.is_empty(),
+        Some((Part::Literal(literal), rest)) => {
+            text.strip_prefix(literal.as_str()).is_some_and(|text| text_captures(rest, text, captures))
+        }
+        Some((Part::OneOf(words), rest)) => words.iter().any(|word| {
+            let known = captures.len();
+            captures.push(word.clone());
+            let found = text.strip_prefix(word.as_str()).is_some_and(|text| text_captures(rest, text, captures));
+            if !found {
+                captures.truncate(known);
+            }
+            found
+        }),
+    }
 }
 
 fn text_matches(parts: &[Part], text: &str) -> bool {
@@ -258,6 +346,22 @@ mod tests {
             Some((&"*", rest)) => (1..=name.len()).any(|taken| naive(rest, &name[taken..])),
             Some((word, rest)) => name.first() == Some(word) && naive(rest, &name[1..]),
         }
+    }
+
+    #[test]
+    fn captures_are_put_into_other_patterns() {
+        let captures = |pattern: &str, name: &str| {
+            NamePattern::parse(pattern).unwrap().captures(&name.split('.').collect::<Vec<_>>())
+        };
+        let found = captures("*.self.{q,k}_{a,b}.*", "x.0.self.k_b.weight").unwrap();
+        assert_eq!(found, ["x.0", "k", "b", "weight"]);
+        let other = NamePattern::parse("all.*.{one,two}{a,b}.*").unwrap();
+        assert_eq!((other.open_components(), other.filled(&found)), (4, "all.x.0.kb.weight".to_string()));
+        assert_eq!(captures("*.b.*", "a.b.b.b"), Some(vec!["a".into(), "b.b".into()]));
+        assert_eq!(captures("*.{expert}.w", "a.7.3.w"), Some(vec!["a.7".into(), "3".into()]));
+        assert_eq!(captures("*.a", "a"), None);
+        assert_eq!(captures("{a,ab}c", "abc"), Some(vec!["ab".into()]));
+        assert_eq!(captures("a.b", "a.b"), Some(vec![]));
     }
 
     proptest! {

@@ -8,10 +8,10 @@ use std::marker::PhantomData;
 
 /// Entries of a JSON object in file order, every key once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UniqueKeys<V>(pub(crate) Vec<(String, V)>);
+pub struct UniqueKeys<V>(pub Vec<(String, V)>);
 
 /// Hands every key of `map` to `entry`, which reads the value.
-pub(crate) fn visit_unique<'de, A: MapAccess<'de>>(
+pub fn visit_unique<'de, A: MapAccess<'de>>(
     map: &mut A,
     mut entry: impl FnMut(&mut A, &str) -> Result<(), A::Error>,
 ) -> Result<(), A::Error> {

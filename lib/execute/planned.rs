@@ -1,0 +1,117 @@
+//! What the ranks' own plans add up to. In: each rank's plan and flows. Out: numbers that all ranks need and none knows
+//! alone: the longest way of any flow, who feeds whom, bytes of all ranks. Guarantee: the same on every rank; collective.
+
+use super::agree::{Agreement, chain, first_fault, gather};
+use super::prepare::reach;
+use super::staging::Staging;
+use super::{ExecuteError, Group};
+use crate::base::{Deadline, Rank};
+use crate::plan::{Manifest, Plan};
+use crate::route::{Coverage, LocalFlow, RankTraffic, RouteOptions, Traffic};
+use crate::route::{check_for, plan_for, route_for, traffic_of};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// This rank's own plan.
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) flows: Vec<LocalFlow>,
+    pub(super) time: Duration,
+    statement: Statement,
+}
+
+/// What a rank states about its own.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Statement {
+    hops: u32,
+    feeds: bool,
+    /// Flows that begin here.
+    flows: u64,
+    /// Bytes of classes whose lowest holder it is.
+    unique: u64,
+    coverage: Coverage,
+    traffic: RankTraffic,
+    /// Whether any flow passes it.
+    takes_part: bool,
+    staging: Staging,
+}
+
+/// What all of them add up to.
+#[derive(Debug, Clone)]
+pub(super) struct Routes {
+    /// Most edges between a root and another rank.
+    pub(super) hops: u32,
+    /// Per domain the ranks that copy into others' tensors.
+    pub(super) feeders: Vec<usize>,
+    pub(super) flows: usize,
+    pub(super) unique_bytes: u64,
+    pub(super) coverage: Coverage,
+    pub(super) traffic: Traffic,
+    /// World ranks of those that a flow passes.
+    pub(super) participants: Vec<Rank>,
+    /// What each rank has for chunks on their way.
+    pub(super) staging: Vec<Staging>,
+}
+
+/// Plans, routes and proves this rank's share.
+pub(super) fn plan(
+    group: &Group,
+    manifest: &Arc<Manifest>,
+    options: RouteOptions,
+    agreement: &Agreement,
+) -> Result<Planned, ExecuteError> {
+    let begun = Instant::now();
+    let plan = plan_for(manifest, &group.topology, options, group.rank)?;
+    let flows = route_for(&plan, &group.topology, options, group.rank);
+    let coverage = check_for(&plan, &flows, group.rank)?;
+    let lowest = |class: &&crate::plan::CellClass| class.holders.first() == Some(&group.rank);
+    let statement = Statement {
+        hops: flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0),
+        // Who feeds does not depend on the size of chunks.
+        feeds: reach(group, agreement, 0).is_feeder(&group.topology, &flows, group.rank),
+        flows: flows.iter().filter(|flow| flow.place.parent.is_none()).count() as u64,
+        unique: plan.classes().iter().filter(lowest).map(|class| class.bytes).sum(),
+        coverage,
+        traffic: traffic_of(&flows, &group.topology, group.rank),
+        takes_part: !flows.is_empty(),
+        staging: group.staging.statement(),
+    };
+    Ok(Planned { plan, flows, time: begun.elapsed(), statement })
+}
+
+/// Puts the ranks' statements together; an error of any rank is an error of all.
+pub(super) fn add_up(
+    group: &Group,
+    planned: Result<Planned, ExecuteError>,
+    deadline: Deadline,
+) -> Result<(Planned, Routes), ExecuteError> {
+    let mine: Result<&Statement, String> = planned.as_ref().map(|planned| &planned.statement).map_err(|error| chain(error));
+    let all: Vec<Result<Statement, String>> = gather(group, &mine, deadline)?;
+    let faults = all.iter().map(|stated| stated.as_ref().err().map(String::as_str));
+    let planned = first_fault(group, faults, planned)?;
+    let all: Vec<Statement> = all.into_iter().flatten().collect();
+    let mut feeders = vec![0; group.topology.domain_count()];
+    for (rank, statement) in all.iter().enumerate() {
+        feeders[group.topology.domain(Rank(rank as u32)).index()] += usize::from(statement.feeds);
+    }
+    let mut coverage = Coverage::default();
+    all.iter().for_each(|statement| coverage += statement.coverage);
+    let sum = |of: fn(&Statement) -> u64| all.iter().map(of).sum::<u64>();
+    let routes = Routes {
+        hops: all.iter().map(|statement| statement.hops).max().unwrap_or(0),
+        feeders,
+        flows: sum(|statement| statement.flows) as usize,
+        unique_bytes: sum(|statement| statement.unique),
+        coverage,
+        participants: (0..)
+            .map(Rank)
+            .zip(&all)
+            .filter(|(_, statement)| statement.takes_part)
+            .map(|(rank, _)| group.world(rank))
+            .collect(),
+        staging: all.iter().map(|statement| statement.staging).collect(),
+        traffic: Traffic::of_ranks(all.iter().map(|statement| statement.traffic).collect(), &group.topology),
+    };
+    Ok((planned, routes))
+}

@@ -1,0 +1,171 @@
+//! The way of a flow. In: a root, domains with a leader each, where the chain through them begins. Out: the tree, whole or
+//! as one rank sees it. Guarantee: both come from the same description, which flows of a class share; a place is found
+//! without building the tree.
+
+use super::Node;
+use crate::base::{DomainId, Rank};
+use crate::topology::Topology;
+use std::sync::Arc;
+
+/// Ranks of one domain that a flow reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Members {
+    pub(super) domain: DomainId,
+    /// Ascending.
+    pub(super) ranks: Vec<Rank>,
+}
+
+/// A tree: the root, its own readers, then a chain of leaders with their neighbours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    root: Rank,
+    /// Ranks that get the bytes from the root itself, beside the first leader.
+    readers: Arc<[Rank]>,
+    /// Domains in the order of the ring.
+    domains: Arc<[Members]>,
+    /// One for each of them.
+    leaders: Arc<[Rank]>,
+    /// Where the chain begins.
+    first: usize,
+    /// Who keeps the bytes, ascending; `None` for everybody but the root.
+    wanters: Option<Arc<[Rank]>>,
+}
+
+/// Where a rank stands in a flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Number of edges from the root.
+    pub hop: u32,
+    /// Who it gets the bytes from; `None` for the root, whose source tensors hold them.
+    pub parent: Option<Neighbour>,
+    /// Whether its destination tensors want the bytes.
+    pub wants: bool,
+    /// Who gets them from it, in the order of the tree.
+    pub children: Vec<Neighbour>,
+}
+
+/// The other end of an edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its rank.
+    pub rank: Rank,
+    /// Whether it is the root.
+    pub is_root: bool,
+    /// Whether its destination tensors want the bytes.
+    pub wants: bool,
+    /// Whether it passes them to nobody.
+    pub is_leaf: bool,
+}
+
+impl Path {
+    /// A root that copies from its source tensors to its destination tensors.
+    pub(super) fn own_copy(rank: Rank) -> Self {
+        Self::keeping(rank, Arc::new([]), Some(Arc::new([rank])))
+    }
+
+    /// A root with readers that keep what they get, or those of them that are `wanters`.
+    pub(super) fn keeping(root: Rank, readers: Arc<[Rank]>, wanters: Option<Arc<[Rank]>>) -> Self {
+        Self { root, readers, domains: Arc::new([]), leaders: Arc::new([]), first: 0, wanters }
+    }
+
+    /// The same with a chain behind it.
+    pub(super) fn through(self, domains: Arc<[Members]>, leaders: Arc<[Rank]>, first: usize) -> Self {
+        Self { domains, leaders, first, ..self }
+    }
+
+    /// The rank that holds the bytes.
+    pub fn root(&self) -> Rank {
+        self.root
+    }
+
+    /// The first rank that gets them, if any does.
+    pub fn first_receiver(&self) -> Option<Rank> {
+        self.readers.first().or_else(|| self.leaders.get(self.first)).copied()
+    }
+
+    fn wants(&self, rank: Rank) -> bool {
+        self.wanters.as_ref().map_or(rank != self.root, |wanters| wanters.binary_search(&rank).is_ok())
+    }
+
+    /// Index of the domain at a step of the chain.
+    fn at(&self, step: usize) -> usize {
+        (self.first + step) % self.domains.len()
+    }
+
+    /// Neighbours of the leader of a domain.
+    fn followers(&self, domain: usize) -> impl Iterator<Item = Rank> + '_ {
+        let leader = self.leaders[domain];
+        self.domains[domain].ranks.iter().copied().filter(move |&rank| rank != leader && rank != self.root)
+    }
+
+    /// The whole tree: root, its readers, then domain after domain the leader and its neighbours.
+    pub fn nodes(&self) -> Vec<Node> {
+        let node = |rank, parent| Node { rank, parent, wants: self.wants(rank) };
+        let mut nodes = vec![node(self.root, None)];
+        nodes.extend(self.readers.iter().map(|&reader| node(reader, Some(0))));
+        let mut last = 0;
+        for step in 0..self.domains.len() {
+            let domain = self.at(step);
+            nodes.push(node(self.leaders[domain], Some(last)));
+            last = nodes.len() as u32 - 1;
+            nodes.extend(self.followers(domain).map(|follower| node(follower, Some(last))));
+        }
+        nodes
+    }
+
+    /// Whether all edges, each from parent to child, are of a kind; stops at the first that is not.
+    pub fn all_edges(&self, is: impl Fn(&Neighbour, &Neighbour) -> bool) -> bool {
+        let root = self.neighbour(self.root, false);
+        let mut before = root;
+        self.readers.iter().all(|&reader| is(&root, &self.neighbour(reader, true)))
+            && (0..self.domains.len()).all(|step| {
+                let leader = self.leader(step);
+                let fine = is(&before, &leader);
+                before = leader;
+                fine && self.followers(self.at(step)).all(|follower| is(&leader, &self.neighbour(follower, true)))
+            })
+    }
+
+    /// The domain of the chain that `rank` is in, by index.
+    fn domain_of(&self, topology: &Topology, rank: Rank) -> Option<usize> {
+        let home = topology.domain(rank);
+        let found = self.domains.binary_search_by_key(&home, |members| members.domain).ok();
+        found.filter(|&index| self.domains[index].ranks.binary_search(&rank).is_ok())
+    }
+
+    /// Where `rank` stands; `None` when the flow does not pass it.
+    pub fn place(&self, topology: &Topology, rank: Rank) -> Option<Place> {
+        let count = self.domains.len();
+        let wants = self.wants(rank);
+        if rank == self.root {
+            let leaf = |&rank: &Rank| self.neighbour(rank, true);
+            let mut children: Vec<Neighbour> = self.readers.iter().map(leaf).collect();
+            children.extend((count > 0).then(|| self.leader(0)));
+            return Some(Place { hop: 0, parent: None, wants, children });
+        }
+        if self.readers.binary_search(&rank).is_ok() {
+            return Some(Place { hop: 1, parent: Some(self.neighbour(self.root, false)), wants, children: Vec::new() });
+        }
+        let domain = self.domain_of(topology, rank)?;
+        let step = (domain + count - self.first) % count;
+        if self.leaders[domain] != rank {
+            let parent = Some(self.neighbour(self.leaders[domain], false));
+            return Some(Place { hop: step as u32 + 2, parent, wants, children: Vec::new() });
+        }
+        let before = if step == 0 { self.root } else { self.leaders[self.at(step - 1)] };
+        let mut children: Vec<Neighbour> = self.followers(domain).map(|rank| self.neighbour(rank, true)).collect();
+        children.extend((step + 1 < count).then(|| self.leader(step + 1)));
+        Some(Place { hop: step as u32 + 1, parent: Some(self.neighbour(before, false)), wants, children })
+    }
+
+    fn neighbour(&self, rank: Rank, is_leaf: bool) -> Neighbour {
+        Neighbour { rank, is_root: rank == self.root, wants: self.wants(rank), is_leaf }
+    }
+
+    /// The leader at a step of the chain.
+    fn leader(&self, step: usize) -> Neighbour {
+        let domain = self.at(step);
+        let is_last = step + 1 == self.domains.len();
+        self.neighbour(self.leaders[domain], is_last && self.followers(domain).next().is_none())
+    }
+}
