@@ -6,11 +6,14 @@
 
 mod bench;
 mod checkpoint;
+mod doctor;
 mod env_command;
 mod failure;
 mod plain_file;
 mod refit;
+mod rules_option;
 mod run;
+mod topo;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -38,6 +41,10 @@ enum Command {
     Refit(Box<refit::Arguments>),
     /// Measure how fast tensors move, beside what an MPI user would write by hand
     Bench(Box<bench::Arguments>),
+    /// Show what crossmesh takes this machine, a job, a file or a synthetic cluster for
+    Topo(topo::Arguments),
+    /// Find out what is wrong with this machine or job, and what to type
+    Doctor(doctor::Arguments),
     /// Show every environment variable with its value, default and meaning
     Env(env_command::Arguments),
     /// What a starter runs in place of the program, once per rank
@@ -84,6 +91,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Refit(arguments) => refit::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Topo(arguments) => topo::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Env(arguments) => env_command::run(&arguments),
         Command::RankAgent(arguments) => run::agent::run(&arguments),
         Command::RankProgram(arguments) => run::program::run(&arguments),

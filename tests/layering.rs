@@ -26,12 +26,15 @@ const ORDER: [&str; 11] = [
     "comm",
 ];
 /// Folders under lib that are packages of their own.
-const PACKAGES: [&str; 3] = ["lib/bootstrap-mpi/", "lib/capi/", "lib/python/"];
+const PACKAGES: [&str; 4] = ["lib/bootstrap-mpi/", "lib/topology-hwloc/", "lib/capi/", "lib/python/"];
 /// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, the process's environment (to erase
 /// a key from it), a process between fork and exec, or the allocator that a test counts with.
-const UNSAFE: [&str; 10] = [
+const UNSAFE: [&str; 13] = [
     "lib/memory/",
     "lib/transport/",
+    "lib/topology/discover/nvml",
+    "lib/topology/discover/hwloc",
+    "lib/topology-hwloc/",
     "lib/bootstrap/mpi",
     "lib/bootstrap/select",
     "lib/bootstrap-mpi/",

@@ -7,3 +7,4 @@ mod layering;
 mod planner;
 mod reshard;
 mod rig;
+mod topology;

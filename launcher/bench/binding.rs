@@ -5,11 +5,7 @@
 
 use super::error::BenchError;
 use crossmesh::base::Rank;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
-
-/// This thread, to the kernel.
-const THIS: Pid = Pid::from_raw(0);
+use crossmesh::topology::{CpuSet, affinity};
 
 /// The cores of this process.
 #[derive(Debug, Clone)]
@@ -21,24 +17,15 @@ pub(super) struct Binding {
 impl Binding {
     /// Puts every thread of this process on the core whose turn it is.
     pub(super) fn in_turn(rank: Rank) -> Result<Self, BenchError> {
-        let allowed = sched_getaffinity(THIS).map_err(BenchError::Binding)?;
-        let cores: Vec<usize> =
-            (0..CpuSet::count()).filter(|&core| allowed.is_set(core).is_ok_and(|is_set| is_set)).collect();
+        let allowed = affinity::of_thread().map_err(BenchError::Binding)?;
+        let cores: Vec<u32> = allowed.iter().collect();
         if cores.len() < 2 {
-            return Ok(Self { own: allowed, core: cores.first().copied() });
+            return Ok(Self { own: allowed, core: cores.first().map(|&core| core as usize) });
         }
         let core = cores[rank.index() % cores.len()];
-        let mut own = CpuSet::new();
-        own.set(core).map_err(BenchError::Binding)?;
-        for thread in threads() {
-            // A thread may have ended since it was listed.
-            if let Err(error) = sched_setaffinity(thread, &own)
-                && error != nix::errno::Errno::ESRCH
-            {
-                return Err(BenchError::Binding(error));
-            }
-        }
-        Ok(Self { own, core: Some(core) })
+        let own = CpuSet::range(core, core);
+        affinity::bind_process(&own).map_err(BenchError::Binding)?;
+        Ok(Self { own, core: Some(core as usize) })
     }
 
     /// The core.
@@ -48,23 +35,11 @@ impl Binding {
 
     /// Runs `body` with this thread on any core that the process may have, for what it starts to inherit.
     pub(super) fn anywhere<R>(&self, body: impl FnOnce() -> R) -> Result<R, BenchError> {
-        let mut all = CpuSet::new();
-        for core in 0..CpuSet::count() {
-            all.set(core).map_err(BenchError::Binding)?;
-        }
-        // The kernel takes away what the process must not have.
-        sched_setaffinity(THIS, &all).map_err(BenchError::Binding)?;
+        affinity::bind_thread(&affinity::everywhere()).map_err(BenchError::Binding)?;
         let result = body();
-        sched_setaffinity(THIS, &self.own).map_err(BenchError::Binding)?;
+        affinity::bind_thread(&self.own).map_err(BenchError::Binding)?;
         Ok(result)
     }
-}
-
-/// All threads of this process.
-fn threads() -> Vec<Pid> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return vec![THIS] };
-    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    ids.map(Pid::from_raw).collect()
 }
 
 #[cfg(test)]
@@ -74,19 +49,13 @@ mod tests {
     #[test]
     fn bound_process_starts_unbound_ones() {
         // Threads of other tests in this process are bound for a moment, too; they are given back at the end.
-        let before = sched_getaffinity(THIS).unwrap();
-        let cores = (0..CpuSet::count()).filter(|&core| before.is_set(core).unwrap()).count();
+        let before = affinity::of_thread().unwrap();
         let binding = Binding::in_turn(Rank(1)).unwrap();
-        let bound = sched_getaffinity(THIS).unwrap();
-        let count = |set: &CpuSet| (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap()).count();
-        assert_eq!(count(&bound), 1);
-        assert!(bound.is_set(binding.core().unwrap()).unwrap());
-        let (inside, after) =
-            (binding.anywhere(|| sched_getaffinity(THIS).unwrap()).unwrap(), sched_getaffinity(THIS).unwrap());
-        assert!(count(&inside) >= cores);
-        assert_eq!(count(&after), 1);
-        for thread in threads() {
-            let _ = sched_setaffinity(thread, &before);
-        }
+        let bound = affinity::of_thread().unwrap();
+        assert_eq!(bound.iter().map(|core| core as usize).collect::<Vec<_>>(), [binding.core().unwrap()]);
+        let inside = binding.anywhere(|| affinity::of_thread().unwrap()).unwrap();
+        assert!(inside.len() >= before.len());
+        assert_eq!(affinity::of_thread().unwrap(), bound);
+        affinity::bind_process(&before).unwrap();
     }
 }

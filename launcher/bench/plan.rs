@@ -11,7 +11,9 @@ use crossmesh::execute::{ProgramSummary, program_summary};
 use crossmesh::layout::model::Model;
 use crossmesh::layout::parallel::{ParallelSpec, Rules};
 use crossmesh::plan::{Manifest, ModelSide, Plan, model_manifest};
-use crossmesh::route::{Bound, Coverage, RouteOptions, bound, check, check_for, plan_for, route, route_for, traffic};
+use crossmesh::route::{
+    Coverage, LeastLoad, RouteOptions, check, check_for, least_load, plan_for, route, route_for, traffic,
+};
 use crossmesh::topology::Topology;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -213,7 +215,7 @@ impl Results {
             return Err(BenchError::Wrong(format!("ranks receive {sum} bytes and the plan of all delivers {all}")));
         }
         self.busiest_nic_bytes = Some(traffic(&flows, &job.topology).busiest_nic());
-        let least: Bound = bound(&plan, &job.topology);
+        let least: LeastLoad = least_load(&plan, &job.topology);
         self.bound_bytes = Some(least.busiest_nic());
         Ok(())
     }

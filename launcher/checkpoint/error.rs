@@ -1,6 +1,7 @@
 //! What can be wrong with a model on disk. Each message says file or tensor, the value, what is allowed, what to do.
 
 use crossmesh::base::bytes::human;
+use crossmesh::layout::model::ModelError;
 use crossmesh::layout::{Dtype, DtypeError};
 use std::io;
 use std::path::PathBuf;
@@ -65,24 +66,8 @@ pub(crate) enum CheckpointError {
     UnlistedTensor { path: PathBuf, tensor: String, file: String },
     #[error("tensor {tensor:?} stands in both {first:?} and {second:?}; a tensor may stand in one file")]
     DuplicateTensor { tensor: String, first: String, second: String },
-    #[error(
-        "{} is no model description, which holds {{tensor: {{\"shape\": [...], \"dtype\": \"BF16\"}}}}",
-        path.display()
-    )]
-    Description {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("tensor {tensor:?} of {} has an unusable dtype", path.display())]
-    DescriptionDtype {
-        path: PathBuf,
-        tensor: String,
-        #[source]
-        source: DtypeError,
-    },
-    #[error("tensor {tensor:?} of {}: shape {shape:?} of {dtype} takes more than 2^64 bytes", path.display())]
-    DescriptionSize { path: PathBuf, tensor: String, shape: Vec<u64>, dtype: Dtype },
+    #[error(transparent)]
+    Description(#[from] ModelError),
 }
 
 /// Bytes that are no safetensors file. Offsets count from the end of the header, as in the format.

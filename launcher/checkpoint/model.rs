@@ -1,12 +1,12 @@
 //! A model: named tensors and where their contents come from. In: a path. Out: [`Model`]. Guarantee: tensors are
 //! sorted by name (by bytes), so every rank that opens the same model numbers them alike; every size fits 64 bits.
 
-use super::config::{self, AttentionHeads};
 use super::error::CheckpointError;
 use super::header::{Header, HeaderTensor};
 use super::mapped::MappedFile;
-use super::{description, index};
+use super::{config, description, index};
 use crossmesh::layout::Dtype;
+use crossmesh::layout::model::{self, Dimensions, published_names};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
@@ -45,7 +45,8 @@ impl TensorSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Catalogue {
     tensors: Vec<(String, Vec<u64>, Dtype)>,
-    heads: AttentionHeads,
+    dimensions: Dimensions,
+    tied: Vec<Vec<String>>,
 }
 
 /// A model that is open for reading.
@@ -53,14 +54,21 @@ pub(crate) struct Catalogue {
 pub(crate) struct Model {
     tensors: Vec<TensorSource>,
     files: Vec<MappedFile>,
-    heads: AttentionHeads,
+    dimensions: Dimensions,
+    tied: Vec<Vec<String>>,
 }
 
 impl Model {
     /// Opens a `.safetensors` file, an index or the folder of one, a folder with one `.safetensors` file, or a
-    /// description that ends in `.model.json`.
+    /// description that ends in `.model.json`; or, where no file has the name, makes a built-in model of that name.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
-        Ok(Self { heads: config::beside(path)?, ..Self::open_tensors(path)? })
+        if let Some(name) = path.to_str().filter(|name| is_published(name))
+            && !path.exists()
+        {
+            return Ok(Self::described(&model::Model::published(name)?));
+        }
+        let model = Self::open_tensors(path)?;
+        Ok(Self { dimensions: model.dimensions.or(config::beside(path)?), ..model })
     }
 
     fn open_tensors(path: &Path) -> Result<Self, CheckpointError> {
@@ -77,7 +85,7 @@ impl Model {
         } else if name.ends_with(".safetensors.index.json") {
             Self::open_index(path)
         } else if name.ends_with(".model.json") {
-            Ok(Self::new(description::read(path)?, Vec::new()))
+            Ok(Self::described(&description::read(path)?))
         } else {
             Err(CheckpointError::NotAModel { path: path.to_path_buf() })
         }
@@ -109,13 +117,23 @@ impl Model {
 
     fn new(mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
         tensors.sort_by(|one, two| one.name.cmp(&two.name));
-        Self { tensors, files, heads: AttentionHeads::default() }
+        Self { tensors, files, dimensions: Dimensions::default(), tied: Vec::new() }
+    }
+
+    /// A model with synthesised contents.
+    fn described(model: &model::Model) -> Self {
+        let (dimensions, tied) = (model.dimensions(), model.tied().to_vec());
+        Self { dimensions, tied, ..Self::new(description::synthetic(model), Vec::new()) }
     }
 
     /// What the model holds.
     pub(crate) fn catalogue(&self) -> Catalogue {
         let entry = |tensor: &TensorSource| (tensor.name.clone(), tensor.shape.clone(), tensor.dtype);
-        Catalogue { tensors: self.tensors.iter().map(entry).collect(), heads: self.heads }
+        Catalogue {
+            tensors: self.tensors.iter().map(entry).collect(),
+            dimensions: self.dimensions,
+            tied: self.tied.clone(),
+        }
     }
 
     /// A model whose contents are on other hosts only.
@@ -123,12 +141,16 @@ impl Model {
         let tensors = catalogue.tensors.into_iter();
         let contents = Contents::Elsewhere;
         let tensor = |(name, shape, dtype)| TensorSource { name, shape, dtype, contents: contents.clone() };
-        Self { heads: catalogue.heads, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
+        let (dimensions, tied) = (catalogue.dimensions, catalogue.tied);
+        Self { dimensions, tied, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
     }
 
-    /// Attention heads, where config.json states them.
-    pub(crate) fn heads(&self) -> AttentionHeads {
-        self.heads
+    /// The model without its contents, as plans are made of it.
+    pub(crate) fn description(&self, name: &str) -> Result<model::Model, model::ModelError> {
+        let tensors = self.tensors.iter();
+        let tensors =
+            tensors.map(|tensor| model::ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype)).collect();
+        Ok(model::Model::new(name, tensors)?.with_dimensions(self.dimensions).with_tied(self.tied.clone()))
     }
 
     /// Whether the contents are on this host.
@@ -151,6 +173,10 @@ impl Model {
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(tensor.bytes()))
     }
+}
+
+fn is_published(name: &str) -> bool {
+    published_names().any(|known| name == known || name.strip_suffix("-stacked") == Some(known))
 }
 
 /// Maps a safetensors file and reads its header.

@@ -7,6 +7,7 @@ use super::super::shard_file::{ShardTensor, prepare_shards};
 use super::super::synthetic::synthesise;
 use super::*;
 use crossmesh::layout::content_digest::name_seed;
+use crossmesh::layout::model::ModelError;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -136,14 +137,26 @@ fn descriptions() {
     model.matches(0, Region { lo: &[], extent: &[] }, &contents("s", &[], 8)).unwrap();
     let fail = |text: &str| open(text).unwrap_err();
     for text in ["", "[]", r#"{"w":{"shape":[1]}}"#, r#"{"w":{"shape":[-1],"dtype":"F32"}}"#] {
-        assert!(matches!(fail(text), CheckpointError::Description { .. }), "{text}");
+        assert!(matches!(fail(text), CheckpointError::Description(_)), "{text}");
     }
     let entry = |dtype: &str, shape: &str| format!(r#""w":{{"shape":{shape},"dtype":"{dtype}"}}"#);
     let error = fail(&format!("{{{0},{0}}}", entry("F32", "[1]")));
-    assert!(matches!(error, CheckpointError::Description { .. }), "{error}");
-    assert!(matches!(fail(&format!("{{{}}}", entry("I4", "[1]"))), CheckpointError::DescriptionDtype { .. }));
+    assert!(matches!(error, CheckpointError::Description(_)), "{error}");
+    assert!(matches!(
+        fail(&format!("{{{}}}", entry("I4", "[1]"))),
+        CheckpointError::Description(ModelError::Dtype { .. })
+    ));
     let huge = format!("{{{}}}", entry("F32", "[4611686018427387904]"));
-    assert!(matches!(fail(&huge), CheckpointError::DescriptionSize { .. }));
+    assert!(matches!(fail(&huge), CheckpointError::Description(ModelError::Size { .. })));
+}
+
+#[test]
+fn built_in_models_are_opened_by_name() {
+    let model = Model::open(Path::new("qwen3-235b-a22b-stacked")).unwrap();
+    assert_eq!(model.dimensions.experts, Some(128));
+    let names: Vec<&str> = model.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+    assert!(names.is_sorted() && names.contains(&"model.layers.93.mlp.experts.up_proj.weight"));
+    assert!(matches!(Model::open(Path::new("qwen3-1b")), Err(CheckpointError::Missing { .. })));
 }
 
 #[test]

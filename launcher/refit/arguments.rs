@@ -13,10 +13,13 @@ Exit codes: 0 done, 1 the job failed, 2 wrong arguments, model or environment";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    /// A .safetensors file, a folder with a checkpoint and its index, or a *.model.json whose contents are synthesised
+    /// A .safetensors file, a folder with a checkpoint and its index, a *.model.json whose contents are synthesised, or the
+    /// name of a built-in model such as qwen3-32b, synthesised too
     pub(crate) model: PathBuf,
-    /// Layout of the source ranks, such as tp=4, tp=2,dp=2 or tp=2,ep=4: tensor-parallel (tp), expert-parallel (ep) and
-    /// data-parallel (dp, replicas) sizes; their product is the number of ranks, the leftmost axis varies fastest
+    /// Layout of the source ranks, such as tp=4, tp=2,dp=2 or tp=2,ep=4,pp=2: sizes of tensor (tp), context (cp), expert
+    /// (ep), fully sharded (fsdp), data (dp, replicas) and pipeline parallelism (pp, also as layers per stage, 8+8+7);
+    /// their product is the number of ranks, the leftmost axis varies fastest; with etp, efsdp or edp, or megatron: in
+    /// front, expert weights have a view of their own
     #[arg(long, value_name = "SPEC")]
     pub(crate) src: String,
     /// Layout of the destination ranks, in the same form

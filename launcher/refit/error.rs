@@ -1,6 +1,7 @@
 //! What can go wrong with a refit.
 
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
+use crate::rules_option::RulesOptionError;
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::SizeError;
 use crossmesh::base::env::EnvError;
@@ -9,7 +10,7 @@ use crossmesh::comm::CommError;
 use crossmesh::execute::ExecuteError;
 use crossmesh::layout::content_digest::DigestError;
 use crossmesh::layout::model::ModelError;
-use crossmesh::layout::parallel::{ParallelError, RulesError};
+use crossmesh::layout::parallel::ParallelError;
 use crossmesh::layout::{Dtype, LayoutError};
 use crossmesh::plan::PlanError;
 use std::path::PathBuf;
@@ -58,16 +59,9 @@ pub(crate) enum RefitError {
     /// What another rank told about the model.
     #[error("rank {rank} told what is in the model in a way that cannot be read; all ranks must run the same version")]
     Catalogue { rank: Rank },
-    /// The rules file.
-    #[error("cannot read rules file {path:?}")]
-    RulesFile {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    /// Rules.
+    /// The rules.
     #[error(transparent)]
-    Rules(#[from] RulesError),
+    Rules(#[from] RulesOptionError),
     /// The model's tensors.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -11,6 +11,7 @@ use super::sides::Request;
 use super::verify::{self, Held};
 use super::{everywhere, nic_rate, output};
 use crate::checkpoint::Model;
+use crate::rules_option;
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
 use crossmesh::layout::parallel::FusedTensor;
@@ -76,8 +77,8 @@ impl<'a> Job<'a> {
         model: Model,
         (sources, destinations): (Vec<Rank>, Vec<Rank>),
     ) -> Result<Self, RefitError> {
-        let rules = shards::rules(arguments.rules.as_deref())?;
-        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused } =
+        let rules = rules_option::read(arguments.rules.as_deref())?;
+        let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused, .. } =
             shards::manifest(&model, &rules, request, &sources, &destinations)?;
         let manifest = Arc::new(manifest);
         if let Some(folder) = &arguments.out

@@ -4,15 +4,12 @@
 use super::error::RefitError;
 use super::sides::{MemoryChoice, Request};
 use crate::checkpoint::{Model, Region};
-use crate::plain_file;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Side};
-use crossmesh::layout::model::{Dimensions, ModelTensor};
 use crossmesh::layout::parallel::{FusedTensor, Rules};
-use crossmesh::layout::{self, AxisMap, View};
+use crossmesh::layout::{AxisMap, View};
 use crossmesh::plan::{Manifest, ModelManifest, ModelSide, model_manifest};
 use std::collections::HashMap;
-use std::path::Path;
 
 const ALIGNMENT: u64 = 64;
 
@@ -43,18 +40,6 @@ pub(super) struct SideMemory {
     pub(super) tensors: Vec<Option<(u64, Vec<u64>)>>,
 }
 
-/// Rules from the embedded files and, before them, the user's: a file, or others that come with the library.
-pub(super) fn rules(given: Option<&Path>) -> Result<Rules, RefitError> {
-    let embedded = Rules::embedded()?;
-    let Some(path) = given else { return Ok(embedded) };
-    if let Some(family) = path.to_str().filter(|name| Rules::family_text(name).is_some()) {
-        return Ok(embedded.with_overrides(Rules::family(family)?));
-    }
-    let text =
-        plain_file::read_text(path).map_err(|source| RefitError::RulesFile { path: path.to_path_buf(), source })?;
-    Ok(embedded.with_overrides(Rules::parse(&text, &path.display().to_string())?))
-}
-
 /// Every tensor of the model with both layouts, what each side stores fused, and the names that no rule knows.
 pub(super) fn manifest(
     model: &Model,
@@ -63,11 +48,7 @@ pub(super) fn manifest(
     sources: &[Rank],
     destinations: &[Rank],
 ) -> Result<ModelManifest, RefitError> {
-    let tensors =
-        model.tensors().iter().map(|tensor| ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype));
-    let heads = model.heads();
-    let dimensions = Dimensions { heads: heads.query, key_value_heads: heads.key_value, ..Dimensions::default() };
-    let described = layout::model::Model::new("given", tensors.collect())?.with_dimensions(dimensions);
+    let described = model.description("given")?;
     let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
     let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
     Ok(model_manifest(&described, source, destination)?)

@@ -4,6 +4,7 @@
 //! [`Supervisor`]; no wait is longer than its next deadline; a slow terminal delays the ranks that print, and neither
 //! signals nor deadlines.
 
+use super::bindings::Bindings;
 use super::connection::{Connection, ConnectionError};
 use super::gate::{Admitted, Gate};
 use super::output::Output;
@@ -19,7 +20,7 @@ use nix::libc::{SIGCHLD, SIGINT, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ pub(crate) struct Show {
     pub(crate) prefix: bool,
     /// Whether standard error is a terminal.
     pub(crate) terminal: bool,
+    /// Whether the table of bindings is shown.
+    pub(crate) bindings: bool,
 }
 
 /// What a launch is made of.
@@ -63,6 +66,7 @@ struct Agent {
     connection: Connection,
     /// Which kernel's clock it reads.
     boot: String,
+    host: String,
 }
 
 #[derive(Debug)]
@@ -74,6 +78,7 @@ struct Launch {
     held_back: Vec<String>,
     /// Launcher time minus agent time, in nanoseconds, by kernel; the smallest seen, which is the least delayed.
     clocks: HashMap<String, i128>,
+    bindings: Bindings,
 }
 
 /// What poll(2) found.
@@ -98,7 +103,8 @@ pub(crate) fn launch(parts: Parts) -> io::Result<Verdict> {
     let size = parts.plan.size();
     let supervisor = Supervisor::new(size, parts.limits);
     let agents = (0..size).map(|_| None).collect();
-    let mut launch = Launch { parts, supervisor, agents, held_back: Vec::new(), clocks: HashMap::new() };
+    let bindings = Bindings::new(size, parts.show.bindings);
+    let mut launch = Launch { parts, supervisor, agents, held_back: Vec::new(), clocks: HashMap::new(), bindings };
     // It was started with signals unblocked, so its end may have passed unseen.
     launch.look_at_starter();
     while !launch.supervisor.is_over() {
@@ -219,8 +225,8 @@ impl Launch {
             let clock = self.clocks.entry(hello.boot.clone()).or_insert(offset);
             *clock = offset.min(*clock);
             let prefix = if self.parts.show.prefix { self.parts.plan.prefix(rank, &hello.host) } else { String::new() };
-            self.parts.output.introduce(rank, hello.host, prefix);
-            self.agents[rank as usize] = Some(Agent { connection, boot: hello.boot });
+            self.parts.output.introduce(rank, hello.host.clone(), prefix);
+            self.agents[rank as usize] = Some(Agent { connection, boot: hello.boot, host: hello.host });
             self.handle(Event::Joined(rank));
         }
     }
@@ -256,7 +262,33 @@ impl Launch {
                 self.handle(Event::Ended { rank, ending, at });
             }
             FromAgent::Drained => self.handle(Event::Drained(rank)),
+            FromAgent::Bound(json) => self.report_binding(rank, &json),
             FromAgent::Hello { .. } => log::warn!("rank {rank} said hello twice"),
+        }
+    }
+
+    /// Shows the table of bindings once all ranks have told theirs.
+    fn report_binding(&mut self, rank: u32, json: &[u8]) {
+        let host = |agent: &Option<Agent>| agent.as_ref().map(|agent| agent.host.clone()).unwrap_or_default();
+        let hosts: Vec<String> = self.agents.iter().map(host).collect();
+        if let Some(table) = self.bindings.take(rank, json, &self.parts.plan, &hosts) {
+            // Nobody may be left to read it.
+            let _ = io::stderr().write_all(table.as_bytes());
+        }
+    }
+
+    /// Starts the programs; each agent is told how many share its kernel, and so its processors.
+    fn start_programs(&mut self) {
+        let mut ranks_of: HashMap<String, u32> = HashMap::new();
+        for agent in self.agents.iter().flatten() {
+            *ranks_of.entry(agent.boot.clone()).or_default() += 1;
+        }
+        let mut started: HashMap<String, u32> = HashMap::new();
+        for agent in self.agents.iter_mut().flatten() {
+            let local = started.entry(agent.boot.clone()).or_default();
+            let ranks = ranks_of.get(&agent.boot).copied().unwrap_or(1);
+            agent.connection.queue(&FromLauncher::Start { local: *local, ranks });
+            *local += 1;
         }
     }
 
@@ -301,12 +333,12 @@ impl Launch {
     fn act(&mut self, actions: &[Action]) {
         for action in actions {
             log::debug!("to all ranks: {action:?}");
-            self.tell_all(&match *action {
-                Action::Start => FromLauncher::Start,
-                Action::Forward(signal) => FromLauncher::Forward(signal),
-                Action::Terminate => FromLauncher::Terminate,
-                Action::Kill => FromLauncher::Kill,
-            });
+            match *action {
+                Action::Start => self.start_programs(),
+                Action::Forward(signal) => self.tell_all(&FromLauncher::Forward(signal)),
+                Action::Terminate => self.tell_all(&FromLauncher::Terminate),
+                Action::Kill => self.tell_all(&FromLauncher::Kill),
+            }
         }
     }
 

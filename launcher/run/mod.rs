@@ -12,9 +12,10 @@
 //! ```
 //!
 //! Effects: `launch` (the loop), `gate`, `connection`, `output`, `starter_process`, `signals`, `host`, `detect`; in
-//! the other processes `agent`, `rank_process`, `program`.
+//! the other processes `agent`, `bindings`, `rank_process`, `program`.
 
 pub(crate) mod agent;
+mod bindings;
 mod connection;
 mod detect;
 mod dry_run;
@@ -90,6 +91,9 @@ pub(crate) struct Arguments {
     /// Where ranks may run
     #[arg(long, value_enum, default_value_t)]
     bind: Bind,
+    /// Show where each rank runs, in one table on standard error
+    #[arg(long)]
+    report_bindings: bool,
     /// Also write what each rank prints to rank-N.out and rank-N.err here
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
@@ -174,7 +178,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, RunError> {
         crossmesh: std::env::current_exe().map_err(|source| RunError::System { what: "find this program", source })?,
         program: arguments.program.clone(),
         options: StarterOptions {
-            bind: arguments.bind,
+            bind: if starter_binds(&words) { Bind::None } else { arguments.bind },
             host: arguments.host.clone(),
             hostfile: arguments.hostfile.clone(),
             arguments: words,
@@ -186,6 +190,12 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, RunError> {
     };
     let command = starter::command(starter, path, &request);
     Ok(Prepared { plan, starter, command, exported, local: starter == Starter::Local || !elsewhere })
+}
+
+/// Whether the caller has the starter bind.
+fn starter_binds(words: &[String]) -> bool {
+    let options = ["--bind-to", "-bind-to", "--cpu-bind", "--map-by", "-map-by"];
+    words.iter().any(|word| options.iter().any(|option| word.split('=').next() == Some(option)))
 }
 
 fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict, RunError> {
@@ -217,7 +227,11 @@ fn execute(arguments: &Arguments, prepared: Prepared) -> Result<verdict::Verdict
         .map_err(|error| system("unblock signals")(error.into()))?
         .map_err(|source| RunError::Start { program: command.program.clone(), source })?;
     let limits = supervise::Limits { init, grace: arguments.grace, timeout: arguments.timeout };
-    let show = launch::Show { prefix: arguments.prefix == Prefix::Auto, terminal: io::stderr().is_terminal() };
+    let show = launch::Show {
+        prefix: arguments.prefix == Prefix::Auto,
+        terminal: io::stderr().is_terminal(),
+        bindings: arguments.report_bindings,
+    };
     let parts = launch::Parts { plan, limits, starter, signals, gate, process, output, show, began };
     launch::launch(parts).map_err(system("go on watching the job"))
 }

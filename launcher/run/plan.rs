@@ -134,11 +134,9 @@ impl JobPlan {
     pub(crate) fn domains(&self) -> Option<Vec<u32>> {
         self.domains?;
         let fact = |rank| RankFacts {
-            host: String::new(),
-            host_token: String::new(),
-            domain: None,
             domain_count: self.domains,
             starts_side: rank == 0 || self.role(rank) != self.role(rank - 1),
+            ..RankFacts::default()
         };
         let topology = Topology::from_facts(&(0..self.size).map(fact).collect::<Vec<_>>()).ok()?;
         Some((0..self.size).map(|rank| topology.domain(Rank(rank)).0).collect())

@@ -2,9 +2,11 @@
 //!
 //! In: the agent's process id, the program and its arguments. Out: this process becomes the program. Guarantee: the
 //! program dies when its agent does; a program that cannot be started is said with exit code 127 when it is not
-//! there, else 126, as shells do.
+//! there, else 126, as shells do; one that cannot be bound runs unbound, with a warning.
 
 use crate::failure::Failure;
+use crossmesh::memory::policy;
+use crossmesh::topology::{CpuSet, affinity};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
@@ -20,6 +22,12 @@ pub(crate) struct Arguments {
     /// Process id of the agent
     #[arg(long)]
     pub(crate) agent: i32,
+    /// Processors to run on
+    #[arg(long)]
+    cpus: Option<CpuSet>,
+    /// NUMA node to take memory from first
+    #[arg(long)]
+    memory_node: Option<u32>,
     /// Program and arguments
     #[arg(last = true, required = true)]
     pub(crate) program: Vec<OsString>,
@@ -61,7 +69,22 @@ fn become_program(arguments: &Arguments) -> ProgramError {
     if let Err(error) = SigSet::empty().thread_set_mask() {
         return ProgramError::Signals(error);
     }
+    bind(arguments);
     let Some((program, rest)) = arguments.program.split_first() else { return ProgramError::Nothing };
     let source = Command::new(program).args(rest).exec();
     ProgramError::Start { program: program.clone(), source }
+}
+
+/// The program inherits processors and memory policy.
+fn bind(arguments: &Arguments) {
+    if let Some(cpus) = &arguments.cpus
+        && let Err(error) = affinity::bind_thread(cpus)
+    {
+        log::warn!("cannot run on processors {cpus} only: {error}");
+    }
+    if let Some(node) = arguments.memory_node
+        && let Err(error) = policy::prefer_node(node)
+    {
+        log::warn!("cannot prefer memory of NUMA node {node}: {error}");
+    }
 }

@@ -10,6 +10,7 @@
 //!    │  ◄──────────────── Hello(json, proof) ─┤   proof over challenge and json, json has the agent's random
 //!    ├── Welcome(json, proof) ──────────────► │   proof over challenge, the agent's random, and json
 //!    ├── Start ─────────────────────────────► │   once all ranks are there
+//!    │  ◄──── Bound ──────────────────────────┤   where the program runs
 //!    │  ◄──── Line … Ended … Drained ─────────┤
 //!    ├── Forward, Terminate, Kill ──────────► │   any time after Start
 //!    ├── Goodbye ───────────────────────────► │   exits with 0
@@ -102,6 +103,8 @@ pub(crate) enum FromAgent {
     Ended { ending: Ending, clock: u64 },
     /// Nothing more will be printed.
     Drained,
+    /// Where the program runs: JSON of a binding.
+    Bound(Vec<u8>),
 }
 
 /// From the launcher.
@@ -111,8 +114,8 @@ pub(crate) enum FromLauncher {
     Challenge(Word),
     /// JSON of [`Welcome`] and its proof.
     Welcome { json: Vec<u8>, proof: Word },
-    /// Start the program.
-    Start,
+    /// Start the program, as number `local` of `ranks` on its kernel.
+    Start { local: u32, ranks: u32 },
     /// Send this signal to the program's process group.
     Forward(i32),
     /// End the program's process group.
@@ -169,6 +172,7 @@ impl Message for FromAgent {
                 frame(frames, 4, &[&[how], &value.to_le_bytes(), &clock.to_le_bytes()]);
             }
             Self::Drained => frame(frames, 5, &[]),
+            Self::Bound(json) => frame(frames, 6, &[json]),
         }
     }
 
@@ -192,6 +196,7 @@ impl Message for FromAgent {
                 Some(Self::Ended { ending, clock: u64::from_le_bytes(clock.try_into().ok()?) })
             }
             (5, []) => Some(Self::Drained),
+            (6, json) => Some(Self::Bound(json.to_vec())),
             _ => None,
         }
     }
@@ -202,7 +207,7 @@ impl Message for FromLauncher {
         match self {
             Self::Challenge(random) => frame(frames, 16, &[random]),
             Self::Welcome { json, proof } => frame(frames, 17, &[proof, json]),
-            Self::Start => frame(frames, 18, &[]),
+            Self::Start { local, ranks } => frame(frames, 18, &[&local.to_le_bytes(), &ranks.to_le_bytes()]),
             Self::Forward(signal) => frame(frames, 19, &[&signal.to_le_bytes()]),
             Self::Terminate => frame(frames, 20, &[]),
             Self::Kill => frame(frames, 21, &[]),
@@ -217,7 +222,9 @@ impl Message for FromLauncher {
                 let (proof, json) = body.split_first_chunk::<WORD>()?;
                 Some(Self::Welcome { json: json.to_vec(), proof: *proof })
             }
-            (18, []) => Some(Self::Start),
+            (18, &[a, b, c, d, e, f, g, h]) => {
+                Some(Self::Start { local: u32::from_le_bytes([a, b, c, d]), ranks: u32::from_le_bytes([e, f, g, h]) })
+            }
             (19, signal) => Some(Self::Forward(i32::from_le_bytes(signal.try_into().ok()?))),
             (20, []) => Some(Self::Terminate),
             (21, []) => Some(Self::Kill),
@@ -325,11 +332,12 @@ mod tests {
             FromAgent::Ended { ending: Ending::Signaled(9), clock: 0 },
             FromAgent::Ended { ending: Ending::Lost, clock: 1 },
             FromAgent::Drained,
+            FromAgent::Bound(b"{}".to_vec()),
         ]);
         round_trip(&[
             FromLauncher::Challenge([3; WORD]),
             FromLauncher::Welcome { json: Vec::new(), proof: [9; WORD] },
-            FromLauncher::Start,
+            FromLauncher::Start { local: 3, ranks: u32::MAX },
             FromLauncher::Forward(2),
             FromLauncher::Terminate,
             FromLauncher::Kill,

@@ -53,11 +53,24 @@ impl Starter {
 /// Where ranks may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Bind {
-    /// On any core: ranks may outnumber cores
+    /// Near the rank's GPU and NICs, on cores of its own where there are two or more for each
     #[default]
-    None,
-    /// Each on one core
+    Near,
+    /// Each on one core, in turn
     Core,
+    /// Wherever the starter puts them
+    None,
+}
+
+impl Bind {
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Core => "core",
+            Self::None => "none",
+        }
+    }
 }
 
 /// What the caller passes on to the starter.
@@ -120,9 +133,7 @@ pub(crate) fn command(starter: Starter, path: PathBuf, request: &StartRequest) -
         path
     };
     arguments.extend(["rank-agent", "--rank-variable", starter.rank_variable()].map(OsString::from));
-    if starter == Starter::Local && request.options.bind == Bind::Core {
-        arguments.push("--bind-core".into());
-    }
+    arguments.extend(["--bind", request.options.bind.name()].map(OsString::from));
     arguments.push("--".into());
     arguments.extend(request.program.iter().cloned());
     StarterCommand { program, arguments, environment }
@@ -133,13 +144,8 @@ fn open_mpi(request: &StartRequest) -> Vec<OsString> {
     if request.size > request.cores {
         arguments.extend(texts(&["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]));
     }
-    arguments.extend(texts(&[
-        "--bind-to",
-        match request.options.bind {
-            Bind::None => "none",
-            Bind::Core => "core",
-        },
-    ]));
+    // The agents bind, which know where GPUs and NICs are.
+    arguments.extend(texts(&["--bind-to", "none"]));
     hosts(&mut arguments, &request.options, "--host", "--hostfile");
     for name in &request.exported {
         arguments.extend(texts(&["-x", name]));
@@ -149,13 +155,7 @@ fn open_mpi(request: &StartRequest) -> Vec<OsString> {
 
 fn mpich(request: &StartRequest) -> Vec<OsString> {
     let mut arguments = texts(&["-n", &request.size.to_string(), "-disable-auto-cleanup", "-genvall"]);
-    arguments.extend(texts(&[
-        "-bind-to",
-        match request.options.bind {
-            Bind::None => "none",
-            Bind::Core => "core",
-        },
-    ]));
+    arguments.extend(texts(&["-bind-to", "none"]));
     hosts(&mut arguments, &request.options, "-hosts", "-f");
     arguments
 }
@@ -178,13 +178,7 @@ fn srun(request: &StartRequest) -> Vec<OsString> {
         arguments.push("--mpi=none".into());
     }
     if !given("--cpu-bind") {
-        arguments.push(
-            match request.options.bind {
-                Bind::None => "--cpu-bind=none",
-                Bind::Core => "--cpu-bind=cores",
-            }
-            .into(),
-        );
+        arguments.push("--cpu-bind=none".into());
     }
     hosts(&mut arguments, &request.options, "--nodelist", "--nodefile");
     arguments
@@ -235,19 +229,19 @@ mod tests {
                 Starter::OpenMpi,
                 "/usr/bin/starter -n 4 --enable-recovery --oversubscribe --mca mpi_yield_when_idle 1 --bind-to none \
                  -x CROSSMESH_LAUNCHER -x CROSSMESH_LAUNCHER_KEY \
-                 /opt/crossmesh rank-agent --rank-variable OMPI_COMM_WORLD_RANK -- prog --flag a b",
+                 /opt/crossmesh rank-agent --rank-variable OMPI_COMM_WORLD_RANK --bind near -- prog --flag a b",
             ),
             (
                 Starter::Mpich,
                 "/usr/bin/starter -n 4 -disable-auto-cleanup -genvall -bind-to none \
-                 /opt/crossmesh rank-agent --rank-variable PMI_RANK -- prog --flag a b",
+                 /opt/crossmesh rank-agent --rank-variable PMI_RANK --bind near -- prog --flag a b",
             ),
             (
                 Starter::Srun,
                 "/usr/bin/starter -n 4 --kill-on-bad-exit=0 --wait=0 --export=ALL --overlap --mpi=none --cpu-bind=none \
-                 /opt/crossmesh rank-agent --rank-variable SLURM_PROCID -- prog --flag a b",
+                 /opt/crossmesh rank-agent --rank-variable SLURM_PROCID --bind near -- prog --flag a b",
             ),
-            (Starter::Local, "/opt/crossmesh rank-agent --rank-variable CROSSMESH_RANK -- prog --flag a b"),
+            (Starter::Local, "/opt/crossmesh rank-agent --rank-variable CROSSMESH_RANK --bind near -- prog --flag a b"),
         ];
         for (starter, expected) in table {
             assert_eq!(line(starter, &request), expected);
@@ -265,13 +259,13 @@ mod tests {
         request.cores = 4;
         request.tasks = Some(3);
         let table = [
-            (Starter::OpenMpi, "-n 4 --enable-recovery --bind-to core --host a,b --hostfile hosts.txt -x"),
-            (Starter::Mpich, "-genvall -bind-to core -hosts a,b -f hosts.txt --mpi=pmix -v /opt/crossmesh"),
+            (Starter::OpenMpi, "-n 4 --enable-recovery --bind-to none --host a,b --hostfile hosts.txt -x"),
+            (Starter::Mpich, "-genvall -bind-to none -hosts a,b -f hosts.txt --mpi=pmix -v /opt/crossmesh"),
             (
                 Starter::Srun,
-                "--overlap --overcommit --cpu-bind=cores --nodelist a,b --nodefile hosts.txt --mpi=pmix -v /opt/crossmesh",
+                "--overlap --overcommit --cpu-bind=none --nodelist a,b --nodefile hosts.txt --mpi=pmix -v /opt/crossmesh",
             ),
-            (Starter::Local, "CROSSMESH_RANK --bind-core -- prog"),
+            (Starter::Local, "CROSSMESH_RANK --bind core -- prog"),
         ];
         for (starter, expected) in table {
             let line = line(starter, &request);

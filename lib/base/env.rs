@@ -45,7 +45,12 @@ variables! {
     STAGING = "CROSSMESH_STAGING", "64MiB", "byte count", "staging memory of one rank";
     CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";
     MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
+    PAGES = "CROSSMESH_PAGES", "huge", "huge|reserved|small", "pages of the shared memory that tensors lie in: huge makes huge pages (twice the time to allocate), reserved takes those of vm.nr_hugepages first, small uses ordinary pages";
     INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";
+    TOPOLOGY = "CROSSMESH_TOPOLOGY", "this machine", "path", "topology file that stands for this host: JSON of crossmesh topo --json, hwloc XML or NCCL topology XML";
+    NICS = "CROSSMESH_NICS", "those that together are fastest", "NAME,... with *, ^NAME to leave one out", "RDMA devices that carry tensors";
+    RAILS = "CROSSMESH_RAILS", "from their places on PCI", "DEVICE=RAIL,...", "rail of every RDMA device: those of one rail are on the same leaf switches";
+    HWLOC_ADAPTER = "CROSSMESH_HWLOC_ADAPTER", "beside the binary", "path", "the adapter library for hwloc, asked where the kernel does not tell a device's NUMA node";
     TIMEOUT = "CROSSMESH_TIMEOUT", "600", "whole seconds, 1 to 10^9", "longest wait of a call without an explicit deadline";
     INIT_TIMEOUT = "CROSSMESH_INIT_TIMEOUT", "120", "whole seconds, 1 to 10^9", "longest wait for all ranks at start";
     LAUNCHER = "CROSSMESH_LAUNCHER", "", "address", "set by crossmesh run for its per-rank agents";

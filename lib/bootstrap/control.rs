@@ -143,6 +143,12 @@ impl Control {
         self.member.is_aborted()
     }
 
+    /// Calls `alarm` when the job is aborted, to wake what sleeps; it must neither block nor use the connection. The first
+    /// one that is given stays.
+    pub fn on_abort(&self, alarm: Box<dyn Fn() + Send + Sync>) {
+        self.member.on_abort(alarm);
+    }
+
     /// The cause of the abort, the same on all survivors.
     pub fn abort_cause(&self) -> Option<Arc<Cause>> {
         self.member.cause()

@@ -192,6 +192,11 @@ impl Member {
         self.shared.is_aborted()
     }
 
+    /// Calls `alarm` when there is one.
+    pub(super) fn on_abort(&self, alarm: Box<dyn Fn() + Send + Sync>) {
+        self.shared.on_abort(alarm);
+    }
+
     /// The cause that the hub decided on.
     pub(super) fn cause(&self) -> Option<Arc<Cause>> {
         self.shared.lock().cause.clone()

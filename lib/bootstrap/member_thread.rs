@@ -10,9 +10,10 @@ use crate::base::{Deadline, Rank};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -82,12 +83,24 @@ pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     waker: Waker,
+    alarm: Alarm,
+}
+
+/// Who else is told of the cause.
+#[derive(Default)]
+pub(super) struct Alarm(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Alarm({})", if self.0.get().is_some() { "set" } else { "unset" })
+    }
 }
 
 impl Shared {
     pub(super) fn new(rank: Rank, size: u32, waker: Waker) -> Self {
         let aborted = AtomicBool::new(false);
-        Self { rank, size, aborted, state: Mutex::default(), changed: Condvar::new(), waker }
+        let (state, changed, alarm) = (Mutex::default(), Condvar::new(), Alarm::default());
+        Self { rank, size, aborted, state, changed, waker, alarm }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -113,7 +126,18 @@ impl Shared {
         let kept = Arc::clone(state.cause.get_or_insert_with(|| Arc::new(cause)));
         self.aborted.store(true, Ordering::Release);
         self.changed.notify_all();
+        if let Some(alarm) = self.alarm.0.get() {
+            alarm();
+        }
         kept
+    }
+
+    /// Calls `alarm` whenever a cause is adopted, and now when one was before; the first one that is given stays.
+    pub(super) fn on_abort(&self, alarm: Box<dyn Fn() + Send + Sync>) {
+        let alarm = self.alarm.0.get_or_init(|| alarm);
+        if self.is_aborted() {
+            alarm();
+        }
     }
 
     /// The thread: moves frames until the connection ends; `hub` is the cause when it ends without a goodbye.

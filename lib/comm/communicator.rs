@@ -6,8 +6,10 @@ use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::Cause;
 use crate::execute::Group;
 use crate::plan::Manifest;
+use crate::route::SavedPlan;
 use crate::topology::Topology;
 use sha2::{Digest, Sha256};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -94,6 +96,14 @@ impl Communicator {
             ..self.group.clone()
         };
         Ok(Some(Self { group, splits: AtomicU64::new(0), world: self.world.clone() }))
+    }
+
+    /// Reads a plan that was saved for these ranks, nodes and domains and this route; its manifest goes to
+    /// [`Communicator::reshard_init`]. Every rank reads it, and they compare it there as they compare any manifest.
+    pub fn load_plan(&self, path: &Path, options: ReshardOptions) -> Result<SavedPlan, CommError> {
+        let plan = SavedPlan::load(path)?;
+        plan.expect(self.topology(), options.route.with_environment()?, path)?;
+        Ok(plan)
     }
 
     /// Prepares a persistent transfer; collective. See [`Reshard`].

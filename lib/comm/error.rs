@@ -4,6 +4,8 @@ use crate::base::{Rank, env::EnvError};
 use crate::bootstrap::{BootstrapError, Cause};
 use crate::execute::ExecuteError;
 use crate::memory::MemoryError;
+use crate::route::PlanFileError;
+use crate::topology::discover::DiscoverError;
 use crate::topology::{InterfaceError, TopologyError};
 use crate::transport::TransportError;
 use std::sync::Arc;
@@ -19,6 +21,9 @@ pub enum CommError {
     /// Ranks state contradictory places.
     #[error("topology")]
     Topology(#[from] TopologyError),
+    /// The topology file that stands for this host.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
     /// A transfer.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
@@ -40,6 +45,9 @@ pub enum CommError {
         #[source]
         source: postcard::Error,
     },
+    /// A saved plan that cannot be used here.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
     /// The network interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),

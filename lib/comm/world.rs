@@ -6,7 +6,7 @@ use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
 use crate::execute::{DEFAULT_STAGING, Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
 use crate::memory::{Bell, PeerSegments, ProcessMemory, SegmentId, SegmentServer};
-use crate::topology::{RankFacts, Topology, discover, interface};
+use crate::topology::{ClusterOptions, RankFacts, Seat, Topology, cluster, discover, interface};
 use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, ShmOptions, TcpLink, TcpOptions};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::net::{IpAddr, TcpStream};
@@ -141,8 +141,10 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
     };
     let statements: Vec<Statement> = gather(&control, &members, &statement, deadline)?;
     let facts: Vec<RankFacts> = statements.iter().map(|statement| statement.facts.clone()).collect();
-    let topology = Arc::new(Topology::from_facts(&facts)?);
-    let peering = peering(&control, &members, statements, &topology, deadline)?;
+    let topology = Topology::from_facts(&facts)?;
+    let seat = seat(rank, &topology, &facts)?;
+    let (peering, seats) = peering(&control, &members, statements, &topology, seat, deadline)?;
+    let topology = Arc::new(topology.with_seats(seats));
     let engine = Engine::new(links, control.clone(), discover::host_name(), bell)?;
     let group = Group {
         control: control.clone(),
@@ -178,14 +180,27 @@ fn links(
     Ok(vec![Box::new(tcp), Box::new(shm)])
 }
 
-/// Finds out, together with all ranks, which domains may read private memory.
+/// The GPU and the NICs of this rank, and a word of warning when its peers are hidden from it.
+fn seat(rank: Rank, topology: &Topology, facts: &[RankFacts]) -> Result<Seat, CommError> {
+    let host = discover::this_host()?;
+    let node = topology.node(rank);
+    let here: Vec<u32> = (0..topology.size() as u32).filter(|&other| topology.node(Rank(other)) == node).collect();
+    if let Some(message) = cluster::hidden_peers(&host, here.len()) {
+        log::warn!("{message}");
+    }
+    let local = here.iter().position(|&other| other == rank.0).unwrap_or_default();
+    Ok(cluster::seat(&host, &facts[rank.index()].host_token, local, &ClusterOptions::from_environment()?))
+}
+
+/// Finds out, together with all ranks, which domains may read private memory, and where all ranks sit.
 fn peering(
     control: &Arc<Control>,
     members: &[Rank],
     statements: Vec<Statement>,
     topology: &Topology,
+    seat: Seat,
     deadline: Deadline,
-) -> Result<Vec<Peering>, CommError> {
+) -> Result<(Vec<Peering>, Vec<Seat>), CommError> {
     let mine = topology.domain(control.rank());
     let readable = statements.iter().enumerate().all(|(rank, statement)| {
         let same = topology.domain(Rank(rank as u32)) == mine;
@@ -195,12 +210,12 @@ fn peering(
     if !readable {
         log::info!("process_vm_readv is not allowed between the ranks of this domain; private buffers are staged");
     }
-    let all: Vec<bool> = gather(control, members, &readable, deadline)?;
+    let all: Vec<(bool, Seat)> = gather(control, members, &(readable, seat), deadline)?;
     let mut domains = vec![true; topology.domain_count()];
-    for (rank, &readable) in all.iter().enumerate() {
+    for (rank, &(readable, _)) in all.iter().enumerate() {
         domains[topology.domain(Rank(rank as u32)).index()] &= readable;
     }
-    Ok(statements
+    let peering = statements
         .into_iter()
         .enumerate()
         .map(|(rank, statement)| Peering {
@@ -210,7 +225,8 @@ fn peering(
             bell: statement.bell,
             process_readable: domains[topology.domain(Rank(rank as u32)).index()],
         })
-        .collect())
+        .collect();
+    Ok((peering, all.into_iter().map(|(_, seat)| seat).collect()))
 }
 
 fn gather<T: Serialize + DeserializeOwned>(

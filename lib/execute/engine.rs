@@ -4,6 +4,7 @@
 
 use super::ExecuteError;
 use super::agree::chain;
+use super::alarm::Alarm;
 use super::execution::Execution;
 use super::rest::{self, Rest};
 use super::turns::Turns;
@@ -69,8 +70,8 @@ struct Shared {
     inner: Mutex<Inner>,
     control: Arc<Control>,
     host: String,
-    /// What peers of this node wake this process by.
-    bell: Bell,
+    /// What wakes this process.
+    alarm: Arc<Alarm>,
     /// Per link what a sleeper polls.
     readiness: Vec<Option<OwnedFd>>,
     waiters: AtomicUsize,
@@ -110,11 +111,14 @@ impl Engine {
             failure: None,
             turns: Turns::default(),
         };
+        let alarm = Arc::new(Alarm::new(bell)?);
+        let woken = alarm.clone();
+        control.on_abort(Box::new(move || woken.ring()));
         let shared = Arc::new(Shared {
             inner: Mutex::new(inner),
             control,
             host,
-            bell,
+            alarm,
             readiness,
             waiters: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
@@ -222,6 +226,7 @@ impl Engine {
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.alarm.stop();
         self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
@@ -282,10 +287,11 @@ impl Shared {
     /// Sleeps until a peer or the network has news: on the bell when only mapped peers are left, in the network link
     /// when it is in use, for a moment when a link can do neither.
     fn rest(&self, backoff: &mut Backoff, rests: u32, deadline: Deadline) -> Result<(), ExecuteError> {
-        let armed = self.bell.arm();
+        let _sleeper = self.alarm.sleeper();
+        let armed = self.alarm.bell().arm();
         let mut inner = self.lock();
         // Whoever told something before the bell was armed did not ring it.
-        if self.progress(&mut inner)? {
+        if self.progress(&mut inner)? || self.control.is_aborted() {
             backoff.reset();
             return Ok(());
         }
@@ -297,9 +303,14 @@ impl Shared {
             Rest::Link { link, mapped } => {
                 let busy = inner.links.get(link).wait(Duration::ZERO)?;
                 drop(inner);
-                if !busy {
-                    rest::sleep_on(self.readiness[link].as_ref(), rest::limit(rests, mapped).min(deadline.remaining()));
+                if busy {
+                    return Ok(());
                 }
+                if rest::listens(rests, mapped) {
+                    self.alarm.listen(armed.rings())?;
+                }
+                let limit = rest::limit(rests, mapped).min(deadline.remaining());
+                rest::sleep_on(self.readiness[link].as_ref(), self.alarm.descriptor(), limit);
             }
             Rest::Moment => {
                 drop(inner);
@@ -314,7 +325,13 @@ impl Shared {
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
         }
-        let moved = self.take_turns(inner).and_then(|begun| Ok(inner.progress()? || begun));
+        let begun = self.take_turns(inner);
+        let active = inner.active;
+        let moved = begun.and_then(|begun| Ok(inner.progress()? || begun));
+        if inner.active < active {
+            // Another thread may sleep for the transfer that this one finished.
+            self.alarm.ring();
+        }
         if let Err(error) = &moved {
             let cause = self.control.settle(self.cause(error), VERDICT);
             inner.fail(cause);

@@ -8,10 +8,12 @@
 //! state machine, `engine` runs it under whoever waits, `request` is the handle.
 
 mod agree;
+mod alarm;
 mod attach;
 mod bind;
 mod board;
 mod boxes;
+mod budget;
 mod claim;
 mod engine;
 mod error;
@@ -26,14 +28,13 @@ mod program;
 mod reach;
 mod request;
 mod rest;
-mod staging;
 mod tensors;
 mod turns;
 
+pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;
 pub use group::{Group, LinkNumbers, Mapped, Peering};
 pub use program::{ProgramSummary, program_summary};
 pub use request::{Report, Reshard, ReshardOptions};
-pub use staging::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use tensors::{Buffers, Side, TensorBuffer};

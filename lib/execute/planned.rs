@@ -2,8 +2,8 @@
 //! alone: the longest way of any flow, who feeds whom, bytes of all ranks. Guarantee: the same on every rank; collective.
 
 use super::agree::{Agreement, chain, first_fault, gather};
+use super::budget::Staging;
 use super::prepare::reach;
-use super::staging::Staging;
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::{Manifest, Plan};
@@ -86,7 +86,8 @@ pub(super) fn add_up(
     planned: Result<Planned, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(Planned, Routes), ExecuteError> {
-    let mine: Result<&Statement, String> = planned.as_ref().map(|planned| &planned.statement).map_err(|error| chain(error));
+    let mine: Result<&Statement, String> =
+        planned.as_ref().map(|planned| &planned.statement).map_err(|error| chain(error));
     let all: Vec<Result<Statement, String>> = gather(group, &mine, deadline)?;
     let faults = all.iter().map(|stated| stated.as_ref().err().map(String::as_str));
     let planned = first_fault(group, faults, planned)?;

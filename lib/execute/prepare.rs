@@ -5,13 +5,13 @@
 use super::agree::Agreement;
 use super::bind::{count_runs, is_direct, is_repeated};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
+use super::budget::{self, SLOT_ALIGNMENT};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
-use super::program::{Incoming, Program, Storage, compile};
 use super::planned::Routes;
+use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
-use super::staging::{self, SLOT_ALIGNMENT};
 use super::tensors::{LocalTensor, LocalTensors};
 use super::{ExecuteError, Side};
 use crate::base::Rank;
@@ -138,7 +138,7 @@ pub(super) fn prepare(
     agreement: &Agreement,
     routes: &Routes,
 ) -> Result<Prepared, ExecuteError> {
-    let (chunk, allowance) = staging::share(&routes.staging, agreement.chunk, routes.hops)?;
+    let (chunk, allowance) = budget::share(&routes.staging, agreement.chunk, routes.hops)?;
     let reach = reach(group, agreement, chunk);
     let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
     let program = compile(plan, flows, &group.topology, &reach, (group.rank, helped));

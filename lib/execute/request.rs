@@ -4,10 +4,10 @@
 
 use super::agree::{agree, commit, unreadable};
 use super::attach::attach;
+use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
 use super::prepare::{Prepared, Reservation, prepare};
-use super::staging::DEFAULT_CHUNK;
 use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::{Buffer, ReadHold, WriteHold};

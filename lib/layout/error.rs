@@ -273,4 +273,14 @@ pub enum LayoutError {
         /// Local shape.
         shape: Vec<u64>,
     },
+    /// A map that was read and contradicts itself.
+    #[error(
+        "a map of dimension {dim} has a segment or padding outside its extent of {extent}, or out of order; write the file again"
+    )]
+    MapTorn {
+        /// Tensor dimension.
+        dim: usize,
+        /// The map's extent.
+        extent: u64,
+    },
 }

@@ -1,6 +1,7 @@
 //! A tensor's layout. In: shape, dtype, mesh, placements. Out: axis maps per dimension and rank. Guarantee: see
 //! the module head; construction checks everything, accessors cannot fail.
 
+use super::value::LayoutValue;
 use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 /// How a tensor lies on a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "LayoutValue", into = "LayoutValue")]
 pub struct Layout {
     shape: Vec<u64>,
     dtype: Dtype,
@@ -133,6 +135,11 @@ impl Layout {
     /// Mesh.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
+    }
+
+    /// The mesh, which layouts share.
+    pub(super) fn shared_mesh(&self) -> Arc<Mesh> {
+        self.mesh.clone()
     }
 
     /// One placement per mesh axis.
@@ -366,6 +373,7 @@ fn step(coordinates: &mut [u32], axes: &[usize], shape: &[u32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Part;
 
     fn mesh(shape: &[u32]) -> Arc<Mesh> {
         Arc::new(Mesh::contiguous(shape.to_vec(), Rank(0)).unwrap())
@@ -436,5 +444,49 @@ mod tests {
         assert_eq!(build(&[], vec![Placement::Replicate]).unwrap().global_bytes(), 8);
         let empty = build(&[1 << 40, 1 << 40, 0], vec![Placement::shard(0)]).unwrap();
         assert_eq!((empty.global_bytes(), empty.local_bytes(Rank(1))), (0, 0));
+    }
+
+    #[test]
+    fn parts_are_checked() {
+        let build = |shape: &[u64], placements| Layout::new(shape.to_vec(), Dtype::F32, mesh(&[2]), placements);
+        let part = |lo, hi| AxisMap::new([Interval { lo, hi }]);
+        let parts = |maps: &[AxisMap]| vec![Placement::parts(0, maps)];
+        let error = build(&[4], parts(&[part(0, 4)])).unwrap_err();
+        assert_eq!(error, LayoutError::MapsCount { axis: 0, ranks: 2, maps: 1 });
+        let error = build(&[4], parts(&[part(0, 4), part(3, 5)])).unwrap_err();
+        let outside = LayoutError::MapOutside { axis: 0, coordinate: 1, dim: 0, lo: 3, hi: 5, extent: 4 };
+        assert_eq!(error, outside);
+        assert!(matches!(build(&[], parts(&[part(0, 0), part(0, 0)])), Err(LayoutError::NoSuchDimension { .. })));
+        // Repeats and padding may not grow a local tensor beyond 64 bits.
+        let long = AxisMap::of_parts([Part::Padding(1 << 62)]).unwrap();
+        assert!(matches!(build(&[4, 4], parts(&[long.clone(), long])), Err(LayoutError::Size(_))));
+        // What is left to an inner axis is the least of all coordinates.
+        let placements = |inner: u64| vec![Placement::shard(0), Placement::parts(0, vec![part(0, inner); 3])];
+        let layout = |inner| Layout::new(vec![5], Dtype::U8, mesh(&[2, 3]), placements(inner));
+        assert!(layout(2).is_ok() && layout(3).is_err());
+        assert_eq!(layout(2).unwrap().axis_maps(Rank(4)).unwrap(), [part(2, 4)]);
+    }
+
+    #[test]
+    fn padding_and_scales_are_checked() {
+        let layout = Layout::new(vec![10, 6], Dtype::BF16, mesh(&[3]), vec![Placement::shard(0)]).unwrap();
+        assert_eq!(layout.clone().with_padding(&[0]).unwrap_err(), LayoutError::PaddingValue { bytes: 1, element: 2 });
+        assert_eq!(layout.clone().with_padding(&[1, 2]).unwrap().padding(), Some(&[1, 2][..]));
+        let scales = layout.block_scales(&[4, 4], Dtype::F32).unwrap();
+        assert_eq!((scales.shape(), scales.dtype(), scales.padding()), (&[3, 2][..], Dtype::F32, None));
+        // Rows 0-2, 3-5, 6-9: the tile of rows 0-3 is on two ranks, and so is that of rows 4-7.
+        assert_eq!((0..3).map(|rank| first(&scales, rank, 0)).collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 3)]);
+        assert_eq!(scales.block_scales(&[1, 1], Dtype::F32), Err(LayoutError::BlockTwice));
+        assert_eq!(layout.block_scales(&[4], Dtype::F32), Err(LayoutError::BlockRank { blocks: 1, rank: 2 }));
+        assert_eq!(layout.block_scales(&[4, 0], Dtype::F32), Err(LayoutError::Block { block: 0 }));
+        let holes = AxisMap::of_parts([Part::Hole(3), Part::Global(Interval { lo: 0, hi: 10 })]).unwrap();
+        let holed = Layout::new(vec![10], Dtype::U8, mesh(&[1]), vec![Placement::parts(0, [holes])]).unwrap();
+        assert_eq!(holed.block_scales(&[2], Dtype::F32), Err(LayoutError::BlockHole { count: 3, block: 2 }));
+        let padded = |padded, split: Split, ranks| Placement::padded(0, 10, padded, &split, ranks);
+        assert_eq!(padded(9, Split::Floor, 2), Err(LayoutError::PaddedExtent { dim: 0, extent: 10, padded: 9 }));
+        assert!(padded(12, Split::Sizes(vec![6, 5]), 2).is_err() && padded(12, Split::Sizes(vec![12]), 2).is_err());
+        let Ok(Placement::Parts { maps, .. }) = padded(24, Split::Chunk, 3) else { panic!() };
+        let sizes: Vec<_> = maps.iter().map(|map| (map.stored(), map.padded())).collect();
+        assert_eq!(sizes, [(8, 0), (2, 6), (0, 8)]);
     }
 }

@@ -20,6 +20,7 @@ pub mod parallel;
 mod placement;
 mod placement_text;
 pub mod positions;
+mod value;
 mod view;
 
 pub use axis_map::{AxisMap, Interval, Location, Part, Segment};

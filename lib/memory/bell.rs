@@ -75,6 +75,13 @@ impl Bell {
         }
     }
 
+    /// Sleeps until the bell has rung more often than `rings`, or `limit`, for a thread that keeps it armed meanwhile.
+    pub fn sleep_since(&self, rings: u32, limit: Duration) {
+        if let Some(word) = self.word(RINGS) {
+            sleep_on(word, rings, limit);
+        }
+    }
+
     /// Counts the caller as a sleeper; it must look at its flags once more before it sleeps.
     pub fn arm(&self) -> Armed<'_> {
         let mut number = 0;
@@ -89,11 +96,14 @@ impl Bell {
 }
 
 impl Armed<'_> {
+    /// Number of rings when it was armed.
+    pub fn rings(&self) -> u32 {
+        self.rings
+    }
+
     /// Sleeps until the bell rings, or `limit`; returns at once if it has rung since it was armed.
     pub fn sleep(self, limit: Duration) {
-        if let Some(rings) = self.bell.word(RINGS) {
-            sleep_on(rings, self.rings, limit);
-        }
+        self.bell.sleep_since(self.rings, limit);
     }
 }
 

@@ -4,11 +4,13 @@
 //! and writing it, and holds for transfers. Guarantee: many readers or one writer, transfers included, so that
 //! safe code cannot touch memory that a transfer moves; taking or releasing a hold allocates nothing.
 
-use super::error::{MemoryError, check_range, errno_of};
-use super::shared::{SegmentId, SharedMemory, ask_for_huge_pages};
-use memmap2::{MmapOptions, MmapRaw};
+use super::error::{MemoryError, check_range};
+use super::mapping::Mapping;
+use super::pages::{self, PageChoice, Pages};
+use super::shared::{SegmentId, SharedMemory};
 use nix::errno::Errno;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +48,7 @@ struct Memory {
 
 enum Owner {
     Shared(Arc<SharedMemory>),
-    Private { _mapping: Option<MmapRaw> },
+    Private { _mapping: Option<Mapping> },
     Caller,
 }
 
@@ -56,9 +58,11 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Buffer {
-    /// Zeroed memory that peers on this host can map: what transfers move fastest.
+    /// Zeroed memory that peers on this host can map: what transfers move fastest. All of it is taken at once, in the
+    /// pages that `CROSSMESH_PAGES` chooses; in ordinary ones where the system has no others.
     pub fn shared(bytes: u64) -> Result<Self, MemoryError> {
-        let memory = Arc::new(SharedMemory::create("crossmesh-buffer", bytes)?);
+        let pages = PageChoice::of_environment()?;
+        let memory = Arc::new(SharedMemory::create_for_tensors("crossmesh-buffer", bytes, pages)?);
         Ok(Self::new(memory.as_ptr(), bytes, Owner::Shared(memory)))
     }
 
@@ -68,11 +72,10 @@ impl Buffer {
             return Ok(Self::new(std::ptr::without_provenance_mut(PAGE), 0, Owner::Private { _mapping: None }));
         }
         let failed = |source| MemoryError::Create { name: "private buffer".into(), bytes, operation: "mmap", source };
-        let length = usize::try_from(bytes).map_err(|_| failed(Errno::ENOMEM))?;
-        let mapping = MmapOptions::new().len(length).map_anon().map_err(|error| failed(errno_of(&error)))?;
-        let mapping = MmapRaw::from(mapping);
-        ask_for_huge_pages(&mapping, bytes);
-        Ok(Self::new(mapping.as_mut_ptr(), bytes, Owner::Private { _mapping: Some(mapping) }))
+        let length = usize::try_from(bytes).ok().and_then(NonZeroUsize::new).ok_or_else(|| failed(Errno::ENOMEM))?;
+        let mapping = Mapping::private(length, pages::alignment(bytes)).map_err(failed)?;
+        pages::welcome_huge(&mapping);
+        Ok(Self::new(mapping.start(), bytes, Owner::Private { _mapping: Some(mapping) }))
     }
 
     /// Memory of the caller.
@@ -119,6 +122,11 @@ impl Buffer {
             Owner::Shared(memory) => Some(memory),
             Owner::Private { .. } | Owner::Caller => None,
         }
+    }
+
+    /// Pages that shared memory was put into; `None` for private memory, which gets its pages when it is touched.
+    pub fn pages(&self) -> Option<Pages> {
+        self.segment().map(|memory| memory.pages())
     }
 
     /// Whether both handles mean exactly the same bytes.

@@ -2,6 +2,7 @@
 //! memory concerned and what to do; system errors are kept as the source.
 
 use super::SegmentId;
+use crate::base::env::EnvError;
 use nix::errno::Errno;
 use std::time::Duration;
 use thiserror::Error;
@@ -9,6 +10,9 @@ use thiserror::Error;
 /// Memory that cannot be made, reached or used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MemoryError {
+    /// An environment variable that cannot be used.
+    #[error(transparent)]
+    Env(#[from] EnvError),
     /// A segment or private buffer could not be made.
     #[error(
         "cannot make {bytes} bytes of memory for {name:?}: {operation} failed; check free memory, the cgroup's limit and ulimit -v, -n"

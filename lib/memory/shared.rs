@@ -5,18 +5,18 @@
 //! lives until the last process has dropped it.
 
 use super::error::{MemoryError, check_range, errno_of};
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use super::mapping::Mapping;
+use super::pages::{self, PageChoice, Pages};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
-/// From this size on, huge pages are asked for.
-const HUGE_PAGE: u64 = 2 << 20;
 /// Alignment of a word that several processes access atomically.
 pub const WORD: u64 = 8;
 
@@ -62,7 +62,8 @@ pub struct SharedMemory {
     bytes: u64,
     file: File,
     /// `None` for zero bytes, which cannot be mapped.
-    mapping: Option<MmapRaw>,
+    mapping: Option<Mapping>,
+    pages: Pages,
 }
 
 impl SharedMemory {
@@ -73,18 +74,79 @@ impl SharedMemory {
 
     /// A new zeroed segment with an id that the caller knows to be unique.
     pub fn create_as(id: SegmentId, name: &str, bytes: u64) -> Result<Self, MemoryError> {
+        Self::create_in(id, name, bytes, bytes, MFdFlags::empty())
+    }
+
+    /// A new zeroed segment for tensors: all of its memory is taken at once, in the pages that are chosen, or in
+    /// ordinary ones where the system has no others.
+    pub fn create_for_tensors(name: &str, bytes: u64, choice: PageChoice) -> Result<Self, MemoryError> {
+        let id = SegmentId::random()?;
+        if choice == PageChoice::Reserved {
+            match Self::create_reserved(id, name, bytes) {
+                Ok(memory) => return Ok(memory.told()),
+                Err(error) => log::debug!("no reserved huge pages for {bytes} bytes: {error}"),
+            }
+        }
+        let mut memory = Self::create_as(id, name, bytes)?;
+        if let (PageChoice::Huge | PageChoice::Reserved, Some(mapping)) = (choice, &memory.mapping) {
+            match pages::collapse(mapping) {
+                Ok(()) => memory.pages = Pages::Huge,
+                Err(errno) => log::debug!("no huge pages for {bytes} bytes: {errno}"),
+            }
+        }
+        Ok(memory.told())
+    }
+
+    /// A segment in huge pages that the administrator reserved.
+    pub(super) fn create_reserved(id: SegmentId, name: &str, bytes: u64) -> Result<Self, MemoryError> {
         let failed = |operation, source| MemoryError::Create { name: name.to_string(), bytes, operation, source };
-        let descriptor = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
+        let page = pages::reserved_size().ok_or_else(|| failed("reading /proc/meminfo", Errno::ENOTSUP))?;
+        if bytes < page {
+            return Err(failed("memfd_create(MFD_HUGETLB)", Errno::ENOTSUP));
+        }
+        let whole = bytes.checked_next_multiple_of(page).ok_or_else(|| failed("ftruncate", Errno::EFBIG))?;
+        let memory = Self::create_in(id, name, bytes, whole, MFdFlags::MFD_HUGETLB)?;
+        if let Some(mapping) = &memory.mapping {
+            // A page that cannot be had is an error now, and would be a signal later.
+            mapping
+                .advise(libc::MADV_POPULATE_WRITE, mapping.bytes())
+                .map_err(|errno| failed("madvise(MADV_POPULATE_WRITE)", errno))?;
+        }
+        Ok(memory)
+    }
+
+    fn create_in(id: SegmentId, name: &str, bytes: u64, file_bytes: u64, kind: MFdFlags) -> Result<Self, MemoryError> {
+        let failed = |operation, source| MemoryError::Create { name: name.to_string(), bytes, operation, source };
+        let descriptor = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING | kind)
             .map_err(|errno| failed("memfd_create", errno))?;
         let file = File::from(descriptor);
-        if i64::try_from(bytes).is_err() {
+        if i64::try_from(file_bytes).is_err() {
             return Err(failed("ftruncate", Errno::EFBIG));
         }
-        file.set_len(bytes).map_err(|error| failed("ftruncate", errno_of(&error)))?;
+        file.set_len(file_bytes).map_err(|error| failed("ftruncate", errno_of(&error)))?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL))
             .map_err(|errno| failed("fcntl(F_ADD_SEALS)", errno))?;
-        let mapping = map(&file, bytes).map_err(|errno| failed("mmap", errno))?;
-        Ok(Self { id, bytes, file, mapping })
+        Self::over(id, file, bytes).map_err(|errno| failed("mmap", errno))
+    }
+
+    /// Maps a sealed file.
+    fn over(id: SegmentId, file: File, bytes: u64) -> Result<Self, Errno> {
+        let reserved = pages::reserved_page(&file);
+        let mapped = bytes.next_multiple_of(reserved.unwrap_or(1));
+        let length = usize::try_from(mapped).map_err(|_| Errno::ENOMEM)?;
+        // The kernel aligns reserved huge pages itself.
+        let alignment = if reserved.is_some() { 1 } else { pages::alignment(bytes) };
+        let mapping = NonZeroUsize::new(length).map(|length| Mapping::of_file(&file, length, alignment)).transpose()?;
+        if let (Some(mapping), None) = (&mapping, reserved) {
+            pages::welcome_huge(mapping);
+        }
+        let pages = if reserved.is_some() { Pages::Reserved } else { Pages::Small };
+        Ok(Self { id, bytes, file, mapping, pages })
+    }
+
+    fn told(self) -> Self {
+        log::debug!("segment {} of {} bytes lies in {}", self.id, self.bytes, self.pages);
+        self
     }
 
     /// Maps the segment behind a descriptor that a peer handed over; its size must be `expected`.
@@ -96,11 +158,16 @@ impl SharedMemory {
             return Err(MemoryError::Unsealed { segment: id });
         }
         let bytes = file.metadata().map_err(|error| failed("fstat", errno_of(&error)))?.len();
-        if bytes != expected {
+        // A file in reserved huge pages is a whole number of them.
+        if bytes != expected.next_multiple_of(pages::reserved_page(&file).unwrap_or(1)) {
             return Err(MemoryError::Range { offset: 0, bytes: expected, limit: bytes });
         }
-        let mapping = map(&file, bytes).map_err(|errno| failed("mmap", errno))?;
-        Ok(Self { id, bytes, file, mapping })
+        Self::over(id, file, expected).map_err(|errno| failed("mmap", errno))
+    }
+
+    /// What it was put into when it was made; a peer that maps it gets the same pages.
+    pub fn pages(&self) -> Pages {
+        self.pages
     }
 
     /// Its name among all segments.
@@ -115,7 +182,7 @@ impl SharedMemory {
 
     /// Its first byte; dangling and not to be used for zero bytes.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping.as_ref().map_or(std::ptr::without_provenance_mut(WORD as usize), MmapRaw::as_mut_ptr)
+        self.mapping.as_ref().map_or(std::ptr::without_provenance_mut(WORD as usize), Mapping::start)
     }
 
     /// The byte at `offset`, from which `bytes` bytes are inside the segment.
@@ -146,24 +213,5 @@ impl AsFd for SharedMemory {
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("SharedMemory").field("id", &self.id).field("bytes", &self.bytes).finish()
-    }
-}
-
-fn map(file: &File, bytes: u64) -> Result<Option<MmapRaw>, Errno> {
-    if bytes == 0 {
-        return Ok(None);
-    }
-    let length = usize::try_from(bytes).map_err(|_| Errno::ENOMEM)?;
-    let mapping = MmapOptions::new().len(length).map_raw(file).map_err(|error| errno_of(&error))?;
-    ask_for_huge_pages(&mapping, bytes);
-    Ok(Some(mapping))
-}
-
-/// A hint only: kernels may have huge pages switched off.
-pub(crate) fn ask_for_huge_pages(mapping: &MmapRaw, bytes: u64) {
-    if bytes >= HUGE_PAGE
-        && let Err(error) = mapping.advise(Advice::HugePage)
-    {
-        log::debug!("no huge pages for {bytes} bytes: {error}");
     }
 }

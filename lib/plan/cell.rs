@@ -180,9 +180,12 @@ impl Refined {
 /// interval and the box's.
 fn offset(dimensions: impl DoubleEndedIterator<Item = (Interval, Interval)>) -> u64 {
     // From the innermost: before = (cells of lower index, whole) + own length * before inside.
-    dimensions.rev().fold((0, 1), |(before, inner), (cell, around)| {
-        ((cell.lo - around.lo) * inner + cell.len() * before, around.len() * inner)
-    }).0
+    dimensions
+        .rev()
+        .fold((0, 1), |(before, inner), (cell, around)| {
+            ((cell.lo - around.lo) * inner + cell.len() * before, around.len() * inner)
+        })
+        .0
 }
 
 /// Next product in row-major order.
@@ -210,7 +213,11 @@ fn group(segments: &[Segment]) -> Vec<usize> {
 }
 
 /// Ranks of the slots that are the sum of one offset per dimension and one replica offset; ascending.
-pub(super) fn ranks<'a>(layout: &Layout, dimensions: impl Iterator<Item = &'a Vec<usize>>, replicas: &[usize]) -> Vec<Rank> {
+pub(super) fn ranks<'a>(
+    layout: &Layout,
+    dimensions: impl Iterator<Item = &'a Vec<usize>>,
+    replicas: &[usize],
+) -> Vec<Rank> {
     let mut slots = replicas.to_vec();
     for offsets in dimensions {
         slots = slots.iter().flat_map(|&slot| offsets.iter().map(move |&offset| slot + offset)).collect();

@@ -168,7 +168,8 @@ impl Plan {
     /// holder is `of`.
     pub fn untaken_bytes(&self, of: Option<Rank>) -> u64 {
         let tensors = (0..self.manifest.tensors().len()).map(|tensor| {
-            let counted = self.tensor_cells(tensor).untaken.iter().filter(|(holder, _)| of.is_none_or(|of| of == *holder));
+            let counted =
+                self.tensor_cells(tensor).untaken.iter().filter(|(holder, _)| of.is_none_or(|of| of == *holder));
             counted.map(|(_, elements)| elements).sum::<u64>() * self.element_bytes(tensor as u32)
         });
         tensors.sum()

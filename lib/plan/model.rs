@@ -27,6 +27,8 @@ pub struct ModelManifest {
     pub manifest: Manifest,
     /// Names that no rule of some side knows; all ranks of that side hold them, but for `fsdp`.
     pub unmatched: Vec<String>,
+    /// Numbers in the manifest of tensors that a cast of the whole model must leave as they are, by the destination's rules.
+    pub keep_dtype: Vec<usize>,
     /// What the source stores in place of tensors of the manifest, which these name by their numbers in it.
     pub source_fused: Vec<FusedTensor>,
     /// The same of the destination.
@@ -53,6 +55,7 @@ pub fn model_manifest(
     let mut made = ModelManifest {
         manifest: Manifest::new(),
         unmatched: Vec::new(),
+        keep_dtype: Vec::new(),
         source_fused: Vec::new(),
         destination_fused: Vec::new(),
     };
@@ -68,6 +71,9 @@ pub fn model_manifest(
         }
         let held = held.layout(index).map_err(rules_error("source"))?;
         let wanted = wanted.layout(index).map_err(rules_error("destination"))?;
+        if to.keeps_dtype(index) {
+            made.keep_dtype.push(made.manifest.tensors().len());
+        }
         made.manifest.push(tensor.name.clone(), held, wanted)?;
     }
     let numbered = |ruled: &RuledModel<'_>| {
@@ -94,3 +100,7 @@ fn rules_error(side: &'static str) -> impl Fn(RulesError) -> PlanError {
 fn spec_error(side: &'static str) -> impl Fn(ParallelError) -> PlanError {
     move |source| PlanError::Spec { side, source }
 }
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;

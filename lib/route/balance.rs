@@ -191,13 +191,7 @@ impl<'a> Problem<'a> {
         (network, middle)
     }
 
-    fn tight(
-        &self,
-        component: &Component,
-        level: Level,
-        network: &Network,
-        middle: &[(usize, usize, usize)],
-    ) -> Tight {
+    fn tight(&self, component: &Component, level: Level, network: &Network, middle: &[(usize, usize, usize)]) -> Tight {
         // What can still reach the end could be relieved; the rest is as loaded as it must be.
         let loose = network.reaching(1);
         let sets: Vec<bool> = (0..component.sets.len()).map(|position| !loose[2 + position]).collect();

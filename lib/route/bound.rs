@@ -1,49 +1,127 @@
-//! What no route can undercut. In: plan of all ranks, topology. Out: the least load of the most loaded network card in
-//! each direction, over all holders that may inject and all wanters that may lead. Guarantee: a lower bound for every
-//! route that crosses the network, exact for injection and for arrival each on its own: one copy of every byte leaves a
-//! holder, and one enters each domain that wants it and has none. Forwarding between domains is not in it.
+//! What no choice of injectors and leaders can beat. In: a plan, a machine. Out: seconds and bytes of the most loaded
+//! card. Guarantee: a lower bound for every route that delivers the plan, exact for its own two conditions: into each
+//! domain without a holder every byte comes once through a card of a wanter there, and it leaves once through a card of
+//! a holder, every further time through a card of a holder or of another domain's wanter.
 
-use super::balance::{self, Candidates};
-use super::routes::by_domain;
+use super::Injection;
+use super::maximum::Network;
 use crate::base::Rank;
-use crate::plan::Plan;
-use crate::topology::Topology;
+use crate::plan::{CellClass, Plan};
+use crate::topology::Machine;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-/// Bytes of the most loaded rank at least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bound {
-    /// Sent to other domains by holders.
-    pub sent: u64,
-    /// Received from other domains.
-    pub received: u64,
+/// The least that the most loaded card carries in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct NicBound {
+    /// Bytes of a card, the fastest where they differ.
+    pub bytes: u64,
+    /// Its time.
+    pub seconds: f64,
 }
 
-impl Bound {
-    /// The busier direction.
-    pub fn busiest_nic(&self) -> u64 {
-        self.sent.max(self.received)
+/// Bytes by the cards of which any may carry them.
+type Demands = BTreeMap<Vec<u32>, u64>;
+
+/// The bound; with [`Injection::Single`] only the lowest holder of a class sends it.
+pub fn nic_bound(plan: &Plan, machine: &Machine, injection: Injection) -> NicBound {
+    let (mut leaving, mut entering) = (Demands::new(), Demands::new());
+    for class in plan.classes().iter().filter(|class| !class.holders.is_empty() && class.bytes > 0) {
+        demand(class, machine, injection, &mut leaving, &mut entering);
+    }
+    let [one, other] = [leaving, entering].map(|demands| least_time(&demands, machine));
+    let (bytes, rate) = if exceeds(one, other) { one } else { other };
+    let fastest = machine.nics.iter().map(|nic| nic.rate.bytes_per_second).max().unwrap_or(1);
+    NicBound { bytes: ceil_of(bytes, fastest, rate), seconds: bytes as f64 / rate as f64 }
+}
+
+fn demand(class: &CellClass, machine: &Machine, injection: Injection, leaving: &mut Demands, entering: &mut Demands) {
+    let domain = |&rank: &Rank| machine.topology.domain(rank);
+    let mut remote: BTreeMap<_, Vec<Rank>> = BTreeMap::new();
+    for wanter in &class.wanters {
+        if class.holders.iter().all(|holder| domain(holder) != domain(wanter)) {
+            remote.entry(domain(wanter)).or_default().push(*wanter);
+        }
+    }
+    if remote.is_empty() {
+        return;
+    }
+    for wanters in remote.values() {
+        *entering.entry(cards(machine, wanters.iter())).or_default() += class.bytes;
+    }
+    let holders = if injection == Injection::Single { &class.holders[..1] } else { &class.holders[..] };
+    *leaving.entry(cards(machine, holders.iter())).or_default() += class.bytes;
+    if remote.len() > 1 {
+        let forwarders = holders.iter().chain(remote.values().flatten());
+        *leaving.entry(cards(machine, forwarders)).or_default() += class.bytes * (remote.len() as u64 - 1);
     }
 }
 
-/// The bound of a plan.
-pub fn bound(plan: &Plan, topology: &Topology) -> Bound {
-    let mut sending: BTreeMap<Arc<[Rank]>, u64> = BTreeMap::new();
-    let mut receiving: BTreeMap<Arc<[Rank]>, u64> = BTreeMap::new();
-    for class in plan.classes().iter().filter(|class| !class.holders.is_empty()) {
-        let holding = by_domain(topology, &class.holders);
-        let mut crosses = false;
-        for members in by_domain(topology, &class.wanters) {
-            if holding.binary_search_by_key(&members.domain, |holders| holders.domain).is_err() {
-                *receiving.entry(members.ranks.into()).or_default() += class.bytes;
-                crosses = true;
-            }
+fn cards<'a>(machine: &Machine, ranks: impl Iterator<Item = &'a Rank>) -> Vec<u32> {
+    let mut cards: Vec<u32> = ranks.flat_map(|&rank| machine.nics_of(rank)).copied().collect();
+    cards.sort_unstable();
+    cards.dedup();
+    cards
+}
+
+/// Bytes over bytes per second.
+type Time = (u128, u128);
+
+fn exceeds(one: Time, other: Time) -> bool {
+    one.0 * other.1 > other.0 * one.1
+}
+
+fn ceil_of(bytes: u128, times: u64, rate: u128) -> u64 {
+    u64::try_from((bytes * u128::from(times)).div_ceil(rate)).unwrap_or(u64::MAX)
+}
+
+/// The least time in which cards carry `demands`: starts with all demands over all their cards, and as long as that
+/// is too short, goes on with the demands and cards that show it (the minimum cut), which is a longer time.
+fn least_time(demands: &Demands, machine: &Machine) -> Time {
+    let rate = |nic: u32| u128::from(machine.nics[nic as usize].rate.bytes_per_second);
+    let mut listed: Vec<(&[u32], u64)> = demands.iter().map(|(cards, &bytes)| (cards.as_slice(), bytes)).collect();
+    let mut time: Time = (0, 1);
+    loop {
+        let mut cards: Vec<u32> = listed.iter().flat_map(|(cards, _)| cards.iter().copied()).collect();
+        cards.sort_unstable();
+        cards.dedup();
+        let next: Time =
+            (listed.iter().map(|&(_, bytes)| u128::from(bytes)).sum(), cards.iter().map(|&nic| rate(nic)).sum());
+        if listed.is_empty() || !exceeds(next, time) {
+            return time;
         }
-        if crosses {
-            *sending.entry(class.holders.as_slice().into()).or_default() += class.bytes;
+        time = next;
+        listed = unserved(&listed, &cards, time, rate);
+    }
+}
+
+const SOURCE: usize = 0;
+const SINK: usize = 1;
+
+/// The demands that show that cards cannot carry all in `time`: those on the source's side of the minimum cut.
+fn unserved<'a>(
+    demands: &[(&'a [u32], u64)],
+    cards: &[u32],
+    time: Time,
+    rate: impl Fn(u32) -> u128,
+) -> Vec<(&'a [u32], u64)> {
+    let mut network = Network::new(2 + demands.len() + cards.len());
+    let card = |nic: u32| 2 + demands.len() + cards.partition_point(|&other| other < nic);
+    for (index, &(candidates, bytes)) in demands.iter().enumerate() {
+        // Both sides times the divisor of the time, so that capacities are whole.
+        let bytes = u128::from(bytes) * time.1;
+        network.join(SOURCE, 2 + index, bytes);
+        for &nic in candidates {
+            network.join(2 + index, card(nic), bytes);
         }
     }
-    let least = |sets: BTreeMap<Arc<[Rank]>, u64>| balance::least_level(&sets.into_iter().collect::<Vec<Candidates>>()).ceil();
-    Bound { sent: least(sending), received: least(receiving) }
+    for &nic in cards {
+        network.join(card(nic), SINK, time.0 * rate(nic));
+    }
+    network.fill(SOURCE, SINK);
+    let reached = network.reached(SOURCE);
+    (0..demands.len()).filter(|index| reached[2 + index]).map(|index| demands[index]).collect()
 }
+
+#[cfg(test)]
+#[path = "bound_tests.rs"]
+mod tests;

@@ -116,9 +116,11 @@ pub fn gaps(plan: &Plan) -> Vec<Gap> {
         let cells = plan.tensor_cells(tensor);
         let element = plan.element_bytes(tensor as u32);
         let missing = |cell: &&crate::plan::Cell| plan.classes()[cell.class.0 as usize].holders.is_empty();
-        let bytes = cells.cells.iter().filter(missing).map(|cell| {
-            cell.elements() * element * plan.classes()[cell.class.0 as usize].wanters.len() as u64
-        });
+        let bytes = cells
+            .cells
+            .iter()
+            .filter(missing)
+            .map(|cell| cell.elements() * element * plan.classes()[cell.class.0 as usize].wanters.len() as u64);
         let untaken: u64 = cells.untaken.iter().map(|(_, elements)| elements).sum();
         Gap { tensor, without_source: bytes.sum(), untaken: untaken * element }
     };
@@ -170,10 +172,14 @@ pub fn check_for(plan: &Plan, flows: &[LocalFlow], rank: Rank) -> Result<Coverag
             }
         }
     }
-    lines.cover(deliveries, |class| match class.wanters.binary_search(&rank) {
-        Ok(at) => &class.wanters[at..=at],
-        Err(_) => &[],
-    }, Some(rank))
+    lines.cover(
+        deliveries,
+        |class| match class.wanters.binary_search(&rank) {
+            Ok(at) => &class.wanters[at..=at],
+            Err(_) => &[],
+        },
+        Some(rank),
+    )
 }
 
 /// A stretch of a class's line.

@@ -3,7 +3,7 @@
 //! the first of [`RouteOptions::ALL`].
 
 use super::cost::predicted_seconds;
-use super::{Flow, LinkBound, LinkBytes, RouteKind, RouteOptions, Routed, Traffic, route, traffic};
+use super::{Bound, Flow, LinkBytes, RouteKind, RouteOptions, Routed, Traffic, route, traffic};
 use crate::plan::Plan;
 use crate::topology::Machine;
 
@@ -17,7 +17,7 @@ pub struct RouteCost {
     /// Bytes of every link.
     pub links: LinkBytes,
     /// Time of the most loaded link.
-    pub bound: LinkBound,
+    pub bound: Bound,
     /// Seconds until the last byte.
     pub predicted_seconds: f64,
     /// Number of flows.

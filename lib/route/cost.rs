@@ -1,5 +1,5 @@
 //! Bytes of every link and the time they need at least. In: flows, topology, a machine's links. Out: [`Traffic`],
-//! [`LinkBytes`], a [`LinkBound`], the predicted time. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6
+//! [`LinkBytes`], a [`Bound`], the predicted time. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6
 //! generalised to the most loaded link, full duplex.
 
 use super::{Flow, LocalFlow};
@@ -57,7 +57,8 @@ pub fn traffic_of(flows: &[LocalFlow], topology: &Topology, rank: Rank) -> RankT
             *(if inside(child.rank) { &mut counted.local_sent } else { &mut counted.network_sent }) += flow.bytes;
         }
         if let Some(parent) = &flow.place.parent {
-            *(if inside(parent.rank) { &mut counted.local_received } else { &mut counted.network_received }) += flow.bytes;
+            *(if inside(parent.rank) { &mut counted.local_received } else { &mut counted.network_received }) +=
+                flow.bytes;
         }
     }
     counted
@@ -123,14 +124,14 @@ pub struct LinkBytes {
 
 /// The time that bytes need at least on the links that carry them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct LinkBound {
+pub struct Bound {
     /// The most loaded network card, Eq. 3.
     pub network_seconds: f64,
     /// The most loaded NVLink, Eq. 4.
     pub nvlink_seconds: f64,
 }
 
-impl LinkBound {
+impl Bound {
     /// Both at once, Eq. 5.
     pub fn seconds(&self) -> f64 {
         self.network_seconds.max(self.nvlink_seconds)
@@ -155,16 +156,16 @@ impl LinkBytes {
     }
 
     /// What `machine` needs for them at least.
-    pub fn bound(&self, machine: &Machine) -> LinkBound {
+    pub fn bound(&self, machine: &Machine) -> Bound {
         let nics = self.nics.iter().zip(&machine.nics).map(|(bytes, nic)| nic.rate.seconds(bytes.most()));
         let nvlinks = self.nvlinks.iter().map(|bytes| machine.nvlink.seconds(bytes.most()));
-        LinkBound { network_seconds: nics.fold(0.0, f64::max), nvlink_seconds: nvlinks.fold(0.0, f64::max) }
+        Bound { network_seconds: nics.fold(0.0, f64::max), nvlink_seconds: nvlinks.fold(0.0, f64::max) }
     }
 }
 
 /// Seconds until the last byte, by the bound and what a pipeline of chunks adds to it: the flow that takes longest to
 /// fill its chain, with the first grant, each hop's latency and one chunk, less the chunk that the bound counts already.
-pub(super) fn predicted_seconds(flows: &[Flow], machine: &Machine, bound: LinkBound, chunk: u64) -> f64 {
+pub(super) fn predicted_seconds(flows: &[Flow], machine: &Machine, bound: Bound, chunk: u64) -> f64 {
     let fill = flows.iter().map(|flow| fill_seconds(flow, machine, chunk)).fold(0.0, f64::max);
     bound.seconds() + fill
 }

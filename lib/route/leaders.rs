@@ -57,7 +57,8 @@ impl Carriers {
         }
         // As many points as grains, at equal distances around the circle of parts, the first where the class begins.
         let point = |grain: u64| {
-            let at = (u128::from(phase) + u128::from(WHOLE) * u128::from(grain) / u128::from(grains)) % u128::from(WHOLE);
+            let at =
+                (u128::from(phase) + u128::from(WHOLE) * u128::from(grain) / u128::from(grains)) % u128::from(WHOLE);
             let at = (at * all / u128::from(WHOLE)) as u64;
             self.ends.partition_point(|&end| end <= at)
         };

@@ -52,7 +52,8 @@ pub fn plan_for(
     rank: Rank,
 ) -> Result<Plan, PlanError> {
     manifest.check_ranks(topology.size())?;
-    let receives = |manifest: &Manifest| manifest.tensors().iter().any(|tensor| tensor.destination.mesh().slot(rank).is_some());
+    let receives =
+        |manifest: &Manifest| manifest.tensors().iter().any(|tensor| tensor.destination.mesh().slot(rank).is_some());
     let gathers = |manifest: &Manifest| manifest.side_ranks(|tensor| &tensor.source).first() == Some(&rank);
     match options.kind {
         RouteKind::GatherBroadcast if receives(manifest) || gathers(manifest) => {
@@ -188,7 +189,10 @@ impl<'a> Router<'a> {
         let wanting = self.wanting(&class.wanters);
         let holding = by_domain(self.topology, &class.holders);
         let holders_in = |members: &Members| {
-            holding.binary_search_by_key(&members.domain, |holders| holders.domain).ok().map(|at| &holding[at].ranks[..])
+            holding
+                .binary_search_by_key(&members.domain, |holders| holders.domain)
+                .ok()
+                .map(|at| &holding[at].ranks[..])
         };
         for members in wanting.iter() {
             if let Some(holders) = holders_in(members) {
@@ -238,14 +242,16 @@ impl<'a> Router<'a> {
             Injection::Striped => self.injecting.of(&class.holders),
         };
         let injected = injectors.split(class.bytes, class.source_phase, border);
-        let lead = |members: &Members| self.leading.of(&members.ranks).split(class.bytes, class.destination_phase, border);
+        let lead =
+            |members: &Members| self.leading.of(&members.ranks).split(class.bytes, class.destination_phase, border);
         let led: Vec<Vec<Share>> = domains.iter().map(lead).collect();
         let phase = class.source_phase.wrapping_add(class.destination_phase);
         let turns = turns(&led[0], domains.len(), phase, border);
         let mut leader_cuts: Vec<u64> = led.iter().flatten().map(|share| share.to).collect();
         leader_cuts.sort_unstable();
         leader_cuts.dedup();
-        let mut cuts: Vec<u64> = injected.iter().map(|share| share.to).chain(turns.iter().map(|turn| turn.to)).collect();
+        let mut cuts: Vec<u64> =
+            injected.iter().map(|share| share.to).chain(turns.iter().map(|turn| turn.to)).collect();
         cuts.extend(&leader_cuts);
         cuts.sort_unstable();
         cuts.dedup();

@@ -1,7 +1,9 @@
 //! World > domain > node > rank. In: facts of all ranks. Out: [`Topology`]. Guarantee: pure, deterministic;
 //! domain and node ids count up in rank order.
 
+use super::PciAddress;
 use super::RankFacts;
+use super::cluster::{NicSeat, Seat, merge_rails};
 use crate::base::{DomainId, NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,6 +72,8 @@ pub struct Place {
 pub struct Topology {
     places: Vec<Place>,
     domains: u32,
+    /// One for each rank, or none where nobody told.
+    seats: Vec<Seat>,
 }
 
 impl Topology {
@@ -93,7 +97,7 @@ impl Topology {
                 domain: DomainId(domain),
             })
             .collect();
-        let topology = Self { places, domains: domains.iter().max().map_or(0, |&last| last + 1) };
+        let topology = Self { places, domains: domains.iter().max().map_or(0, |&last| last + 1), seats: Vec::new() };
         topology.check_hosts()?;
         Ok(topology)
     }
@@ -103,13 +107,13 @@ impl Topology {
         let ids = number(domains);
         let places =
             ids.iter().map(|&id| Place { host: format!("host{id}"), node: NodeId(id), domain: DomainId(id) }).collect();
-        Self { places, domains: ids.iter().max().map_or(0, |&last| last + 1) }
+        Self { places, domains: ids.iter().max().map_or(0, |&last| last + 1), seats: Vec::new() }
     }
 
     /// Ranks at these places, nodes and domains numbered in order of first appearance; for plans without processes.
     pub fn from_places(places: Vec<Place>) -> Self {
         let ranks: Vec<Rank> = (0..places.len() as u32).map(Rank).collect();
-        Self { places, domains: 0 }.select(&ranks)
+        Self { places, domains: 0, seats: Vec::new() }.select(&ranks)
     }
 
     /// The places of `ranks`, renumbered from 0 in that order.
@@ -126,7 +130,50 @@ impl Topology {
                 domain: DomainId(domain),
             })
             .collect();
-        Self { places, domains: domains.iter().max().map_or(0, |&last| last + 1) }
+        let seats = ranks.iter().filter_map(|rank| self.seats.get(rank.index()).cloned()).collect();
+        Self { places, domains: domains.iter().max().map_or(0, |&last| last + 1), seats }
+    }
+
+    /// The same places, with the GPU and the NICs of every rank; rails are agreed over all nodes.
+    pub fn with_seats(mut self, mut seats: Vec<Seat>) -> Self {
+        let nodes: Vec<NodeId> = self.places.iter().map(|place| place.node).collect();
+        seats.resize(nodes.len(), Seat::default());
+        merge_rails(&mut seats, &nodes);
+        self.seats = seats;
+        self
+    }
+
+    /// The same ranks in the domains of their GPUs' memory: by NVLink, on whatever host they are; ranks without a GPU
+    /// keep the domain of their host. `None` where domains were stated, or no rank has a GPU.
+    pub fn by_nvlink(&self, facts: &[RankFacts]) -> Option<Self> {
+        let stated = facts.iter().any(|fact| fact.domain.is_some() || fact.domain_count.is_some());
+        if stated || self.seats.iter().all(|seat| seat.domain.is_none()) {
+            return None;
+        }
+        let keys = self.places.iter().zip(&self.seats).map(|(place, seat)| match &seat.domain {
+            Some(key) => (Some(key), None),
+            None => (None, Some(place.node)),
+        });
+        let numbers = number(keys);
+        let place = |(place, &domain): (&Place, &u32)| Place { domain: DomainId(domain), ..place.clone() };
+        let places = self.places.iter().zip(&numbers).map(place).collect();
+        let domains = numbers.iter().max().map_or(0, |&last| last + 1);
+        Some(Self { places, domains, seats: self.seats.clone() })
+    }
+
+    /// NICs of `rank`, nearest first; none where nobody told.
+    pub fn nics(&self, rank: Rank) -> &[NicSeat] {
+        self.seats.get(rank.index()).map_or(&[], |seat| &seat.nics)
+    }
+
+    /// GPU of `rank`, by its PCI address; `None` for a rank without one.
+    pub fn gpu(&self, rank: Rank) -> Option<PciAddress> {
+        self.seats.get(rank.index())?.gpu
+    }
+
+    /// Rail of the first NIC of `rank`.
+    pub fn rail(&self, rank: Rank) -> Option<u32> {
+        self.nics(rank).first().map(|nic| nic.rail)
     }
 
     /// Number of ranks.
@@ -241,17 +288,13 @@ fn cut(facts: &[RankFacts], count: u32) -> Result<Vec<u32>, TopologyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::PciAddress;
+    use crate::topology::cluster::DomainKey;
 
     fn facts(hosts: &[&str]) -> Vec<RankFacts> {
         hosts
             .iter()
-            .map(|host| RankFacts {
-                host: host.to_string(),
-                host_token: host.to_string(),
-                domain: None,
-                domain_count: None,
-                starts_side: false,
-            })
+            .map(|host| RankFacts { host: host.to_string(), host_token: host.to_string(), ..RankFacts::default() })
             .collect()
     }
 
@@ -285,6 +328,33 @@ mod tests {
             }
             assert_eq!(domains(&Topology::from_facts(&facts).unwrap()), expected, "{ranks} ranks, {count} domains");
         }
+    }
+
+    #[test]
+    fn seats_state_nics_rails_and_nvlink_domains() {
+        let facts = facts(&["a", "a", "b", "b"]);
+        let topology = Topology::from_facts(&facts).unwrap();
+        assert_eq!((topology.nics(Rank(0)).len(), topology.rail(Rank(0)), topology.by_nvlink(&facts)), (0, None, None));
+        let seat = |bus: u8, key: Option<DomainKey>| {
+            let pci = Some(PciAddress { domain: 0, bus, device: 0, function: 0 });
+            let device = format!("mlx5_{bus}");
+            // Each rank counts the rails of its own host, as far as it sees.
+            let nic = NicSeat { device, port: 1, pci, rail: 0, rail_is_given: bus == 9, bytes_per_second: 1 };
+            Seat { gpu: pci, domain: key, nics: vec![nic] }
+        };
+        let fabric = |clique| Some(DomainKey::Fabric("1".into(), clique));
+        let seats = vec![seat(1, fabric(1)), seat(2, fabric(2)), seat(2, fabric(1)), seat(9, None)];
+        let topology = topology.with_seats(seats);
+        let rails: Vec<_> = (0..4).map(|rank| topology.rail(Rank(rank))).collect();
+        assert_eq!(rails, [Some(0), Some(1), Some(0), Some(0)]);
+        assert_eq!(domains(&topology), [0, 0, 1, 1]);
+        let devices = topology.by_nvlink(&facts).unwrap();
+        assert_eq!((domains(&devices), devices.domain_count()), (vec![0, 1, 0, 2], 3));
+        let one = topology.select(&[Rank(2)]);
+        assert_eq!(one.nics(Rank(0))[0].device, "mlx5_2");
+        let mut stated = facts;
+        stated[0].domain_count = Some(1);
+        assert_eq!(topology.by_nvlink(&stated), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::base::env;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use thiserror::Error;
 
@@ -49,6 +49,18 @@ pub fn addresses(chosen: Option<&str>) -> Result<Vec<IpAddr>, InterfaceError> {
         None if found.is_empty() => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
         _ => Ok(found),
     }
+}
+
+/// All addresses of every interface, by its name.
+pub fn by_name() -> BTreeMap<String, Vec<IpAddr>> {
+    let mut found = BTreeMap::<String, Vec<IpAddr>>::new();
+    for entry in getifaddrs().into_iter().flatten() {
+        let storage = entry.address.as_ref();
+        let four = storage.and_then(|storage| storage.as_sockaddr_in()).map(|address| IpAddr::V4(address.ip()));
+        let six = || storage.and_then(|storage| storage.as_sockaddr_in6()).map(|address| IpAddr::V6(address.ip()));
+        found.entry(entry.interface_name).or_default().extend(four.or_else(six));
+    }
+    found
 }
 
 fn is_up(entry: &InterfaceAddress) -> bool {

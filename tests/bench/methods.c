@@ -140,10 +140,7 @@ static void pull_prepare(struct job *job) {
   MPI_Win_lock_all(MPI_MODE_NOCHECK, pull.window);
 }
 
-static char *pull_source(struct job *job) {
-  (void)job;
-  return pull.own;
-}
+static char *pull_memory(struct job *job) { return job->source >= 0 ? pull.own : job->memory; }
 
 static void pull_run(struct job *job) {
   int sources = job->shape.sources;
@@ -190,7 +187,8 @@ static void allgather_run(struct job *job) {
 
 const struct method METHODS[] = {
     {"alltoallw", alltoallw_prepare, alltoallw_run, NULL},
-    {"pull", pull_prepare, pull_run, pull_source},
+    {"pull", pull_prepare, pull_run, pull_memory},
     {"allgather", allgather_prepare, allgather_run, NULL},
+    {"stream", stream_prepare, stream_run, stream_memory},
 };
 const int METHOD_COUNT = sizeof METHODS / sizeof METHODS[0];

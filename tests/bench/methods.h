@@ -27,8 +27,8 @@ struct method {
   // Makes what the method needs, then runs it.
   void (*prepare)(struct job *job);
   void (*run)(struct job *job);
-  // Where sources are to be filled; the private memory when NULL.
-  char *(*source_memory)(struct job *job);
+  // Where this rank's tensors lie; the private memory when NULL.
+  char *(*memory)(struct job *job);
 };
 
 extern const struct method METHODS[];
@@ -37,5 +37,10 @@ extern const int METHOD_COUNT;
 void job_init(struct job *job);
 // A barrier whose waiting ranks sleep and still let MPI progress, so that they leave their core to those that copy.
 void sleeping_barrier(MPI_Comm comm);
+
+// stream.c
+void stream_prepare(struct job *job);
+void stream_run(struct job *job);
+char *stream_memory(struct job *job);
 
 #endif

@@ -44,7 +44,7 @@ static void start_together(MPI_Comm comm) {
 }
 
 static void run_once(struct job *job, const struct method *method, uint32_t seed) {
-  char *memory = job->source >= 0 && method->source_memory ? method->source_memory(job) : job->memory;
+  char *memory = method->memory ? method->memory(job) : job->memory;
   if (job->source >= 0)
     fill(&job->shape, &job->arena, memory, seed);
   else

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set-up for building, the release build, and an adapter library for each MPI that is here.
+# Set-up for building, the release build, and the adapter libraries for each MPI and for hwloc where they are here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/ci/common.sh
@@ -11,4 +11,9 @@ if [ -n "$(mpis)" ]; then
   bash lib/bootstrap-mpi/build-adapters.sh
 else
   warn "no MPI found (mpicc.openmpi, mpicc.mpich); crossmesh can start ranks without it: crossmesh run --starter local"
+fi
+if pkg-config --exists hwloc 2>/dev/null; then
+  cargo build --release --locked -p crossmesh-topology-hwloc
+else
+  warn "no hwloc (libhwloc-dev); crossmesh reads topologies from /sys alone"
 fi

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/ci/common.sh
 source tests/ci/common.sh
 
-BUILD_PACKAGES=(pkg-config clang libclang-dev libopenmpi-dev openmpi-bin mpich libmpich-dev)
+BUILD_PACKAGES=(pkg-config clang libclang-dev libhwloc-dev libudev-dev libopenmpi-dev openmpi-bin mpich libmpich-dev)
 TEST_PACKAGES=(slurm-wlm slurm-wlm-basic-plugins munge iproute2 util-linux shellcheck)
 # Packages that another source may stand in for: the package, and the command that shows it is not needed.
 BUILD_COMMANDS=(build-essential:cc python3:python3)

@@ -3,9 +3,12 @@
 //! In: the built command. Out: its output, exit codes, and what is left running. Guarantee: every test is bounded in
 //! time; a starter that is not installed is said, never silently passed over.
 
+mod doctor;
 mod failure;
 mod job;
 mod output;
+#[path = "../rig/process.rs"]
+mod process;
 mod settings;
 mod signals;
 mod starting;

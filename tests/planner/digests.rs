@@ -2,7 +2,7 @@
 
 use super::random::{cases, from_bytes};
 use crossmesh::base::Rank;
-use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
+use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Mesh, Part, Placement};
 use crossmesh::plan::digest::{FIELDS, field_values, first_difference};
 use crossmesh::plan::{Difference, Manifest, ManifestDigest};
 use proptest::prelude::*;
@@ -15,6 +15,9 @@ struct Side {
     first: u32,
     placements: Vec<Placement>,
     reversed: bool,
+    /// Indices of a block of rows, for scales of a weight that has so many times the rows.
+    block: u64,
+    padding: Option<u8>,
 }
 
 /// Description of a tensor.
@@ -30,9 +33,20 @@ struct Tensor {
 impl Side {
     fn build(&self, shape: &[u64], dtype: Dtype) -> Arc<Layout> {
         let mesh = Mesh::contiguous(self.mesh.clone(), Rank(self.first)).unwrap();
-        let layout = Layout::new(shape.to_vec(), dtype, Arc::new(mesh), self.placements.clone()).unwrap();
+        let mut shape = shape.to_vec();
+        shape[0] *= self.block;
+        let layout = Layout::new(shape.clone(), dtype, Arc::new(mesh), self.placements.clone()).unwrap();
         let reversed: Vec<usize> = layout.nesting()[0].iter().rev().copied().collect();
-        Arc::new(if self.reversed { layout.with_nesting(0, &reversed).unwrap() } else { layout })
+        let mut layout = if self.reversed { layout.with_nesting(0, &reversed).unwrap() } else { layout };
+        if self.block > 1 {
+            let mut blocks = vec![1; shape.len()];
+            blocks[0] = self.block;
+            layout = layout.block_scales(&blocks, dtype).unwrap();
+        }
+        if let Some(byte) = self.padding {
+            layout = layout.with_padding(&vec![byte; dtype.bytes() as usize]).unwrap();
+        }
+        Arc::new(layout)
     }
 }
 
@@ -64,6 +78,8 @@ fn manifests() -> impl Strategy<Value = Vec<Tensor>> {
         first,
         placements: vec![Placement::shard(0); 2],
         reversed,
+        block: 1,
+        padding: None,
     });
     let dtype = prop::sample::select(vec![Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::I64]);
     let tensor =
@@ -83,7 +99,7 @@ fn manifests() -> impl Strategy<Value = Vec<Tensor>> {
 /// One change, and the field that must be named.
 type Mutation = (&'static str, fn(&mut Tensor));
 
-const MUTATIONS: [Mutation; 18] = [
+const MUTATIONS: [Mutation; 23] = [
     ("name", |tensor| tensor.name.push('x')),
     ("name", |tensor| tensor.name.clear()),
     ("shape", |tensor| tensor.shape[0] += 4),
@@ -112,6 +128,20 @@ const MUTATIONS: [Mutation; 18] = [
     }),
     ("nesting", |tensor| tensor.source.reversed = !tensor.source.reversed),
     ("nesting", |tensor| tensor.destination.reversed = !tensor.destination.reversed),
+    ("source placements", |tensor| {
+        let maps = [(0, 2), (2, 4)].map(|(lo, hi)| AxisMap::new([Interval { lo, hi }]));
+        (tensor.source.reversed, tensor.source.placements) =
+            (false, vec![Placement::parts(0, maps), Placement::Replicate]);
+    }),
+    ("destination placements", |tensor| {
+        let part = Part::Global(Interval { lo: 0, hi: 4 });
+        let maps = [Part::Hole(1), Part::Padding(1)].map(|gap| AxisMap::of_parts([part, gap]).unwrap());
+        (tensor.destination.reversed, tensor.destination.placements) =
+            (false, vec![Placement::parts(0, maps), Placement::Replicate]);
+    }),
+    ("blocks", |tensor| tensor.destination.block = 3),
+    ("blocks", |tensor| tensor.source.block = 2),
+    ("padding", |tensor| tensor.destination.padding = Some(0)),
 ];
 
 #[test]

@@ -8,7 +8,7 @@ use crossmesh::layout::model::Model;
 use crossmesh::layout::parallel::{ParallelSpec, Rules};
 use crossmesh::layout::{Dtype, Layout, Placement};
 use crossmesh::plan::{Manifest, ModelSide, Plan, model_manifest};
-use crossmesh::route::{Injection, RouteKind, bound, check, route, traffic};
+use crossmesh::route::{Injection, RouteKind, check, least_load, route, traffic};
 use crossmesh::topology::Topology;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ fn sets(plan: &Plan, topology: &Topology) -> (Sets, Sets) {
 fn loads(plan: &Plan, topology: &Topology) -> (u64, u64) {
     let flows = route(plan, topology, options(RouteKind::Hierarchical, Injection::Striped)).flows;
     assert_eq!(check(plan, &flows).unwrap().written, plan.delivered_bytes());
-    (traffic(&flows, topology).busiest_nic(), bound(plan, topology).busiest_nic())
+    (traffic(&flows, topology).busiest_nic(), least_load(plan, topology).busiest_nic())
 }
 
 fn numbered(tensors: Vec<(Arc<Layout>, Arc<Layout>)>, size: u32) -> Plan {
@@ -90,7 +90,7 @@ proptest! {
         let plan = Plan::compile(case.manifest.clone(), case.topology.size()).unwrap();
         let (sending, receiving) = sets(&plan, &case.topology);
         if sending.len() <= 12 && receiving.len() <= 12 {
-            let found = bound(&plan, &case.topology);
+            let found = least_load(&plan, &case.topology);
             prop_assert_eq!((found.sent, found.received), (most_by_definition(&sending), most_by_definition(&receiving)));
         }
     }
@@ -120,7 +120,7 @@ fn layers_that_stages_do_not_divide() {
     let topology = Topology::from_domains(&(0..256).map(|rank| rank / 64).collect::<Vec<_>>());
     let flows = route(&plan, &topology, options(RouteKind::Hierarchical, Injection::Striped)).flows;
     let counted = traffic(&flows, &topology);
-    let least = bound(&plan, &topology);
+    let least = least_load(&plan, &topology);
     let sent = counted.ranks[..128].iter().map(|rank| rank.network_sent);
     let received = counted.ranks[128..].iter().map(|rank| rank.network_received);
     assert!(sent.clone().max().unwrap() as f64 <= 1.01 * least.sent as f64);

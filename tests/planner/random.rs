@@ -2,7 +2,7 @@
 //! string of bytes is a valid plan; shorter and smaller strings are simpler plans.
 
 use crossmesh::base::Rank;
-use crossmesh::layout::{Dtype, Layout, Mesh, Placement, Split};
+use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Mesh, Part, Placement, Split};
 use crossmesh::plan::{Manifest, Plan};
 use crossmesh::topology::Topology;
 use proptest::prelude::*;
@@ -26,6 +26,9 @@ impl Case {
             let mut copy = Layout::new(shape, layout.dtype(), Arc::new(mesh), placements).expect("a copy");
             for (dim, axes) in layout.nesting().iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
                 copy = copy.with_nesting(dim, axes).expect("a copy");
+            }
+            if let Some(element) = layout.padding() {
+                copy = copy.with_padding(element).expect("a copy");
             }
             Arc::new(copy)
         };
@@ -127,14 +130,21 @@ pub(crate) fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: 
     let mut parts: Vec<Option<u64>> = shape.iter().copied().map(Some).collect();
     let mut placements = Vec::new();
     for &length in mesh.shape() {
-        let split = choices.below(4);
-        if shape.is_empty() || split == 0 {
+        let split = choices.below(8);
+        if shape.is_empty() || matches!(split, 0 | 6) {
             placements.push(Placement::Replicate);
             continue;
         }
         let dim = choices.below(shape.len());
         let part = parts[dim];
         parts[dim] = part.filter(|part| part % u64::from(length) == 0).map(|part| part / u64::from(length));
+        if let (7, Some(extent)) = (split, part) {
+            let maps: Vec<AxisMap> = (0..length).map(|coordinate| map(choices, extent, coordinate, length)).collect();
+            let same = maps.windows(2).all(|pair| pair[0].extent() == pair[1].extent());
+            parts[dim] = same.then(|| maps[0].extent());
+            placements.push(Placement::parts(dim, maps));
+            continue;
+        }
         let split = match (split, part) {
             (1, _) => Split::Floor,
             (3, Some(part)) => {
@@ -151,13 +161,46 @@ pub(crate) fn on_mesh(choices: &mut Choices, shape: &[u64], dtype: Dtype, mesh: 
     let mut layout = Layout::new(shape.to_vec(), dtype, Arc::new(mesh), placements).expect("sizes sum to their part");
     for dim in 0..shape.len() {
         let mut axes = layout.nesting()[dim].clone();
-        if axes.len() > 1 && choices.below(2) == 1 {
+        // Parts are made for what the axes before them leave.
+        if axes.len() > 1 && choices.below(2) == 1 && !layout.has_parts() {
             axes.reverse();
             // Given sizes may not fit the other order.
             layout = layout.clone().with_nesting(dim, &axes).unwrap_or(layout);
         }
     }
+    if choices.below(3) == 1 {
+        let element: Vec<u8> = (0..dtype.bytes()).map(|byte| 0xe0 | byte as u8).collect();
+        layout = layout.with_padding(&element).expect("one element");
+    }
     layout
+}
+
+/// Parts for a coordinate: its chunk, maybe in two pieces in the wrong order, spread out, or with a piece of anything
+/// again; with padding or a hole in front of it, and behind.
+fn map(choices: &mut Choices, extent: u64, coordinate: u32, count: u32) -> AxisMap {
+    let border = |shard: u32| (u64::from(shard) * extent.div_ceil(u64::from(count))).min(extent);
+    let share = Interval { lo: border(coordinate), hi: border(coordinate + 1) };
+    let mut below = |end: u64| choices.below(end.min(200) as usize + 1) as u64;
+    let middle = share.lo + below(share.len());
+    let again = Interval { lo: below(extent), hi: below(extent) };
+    let (kind, front, behind) = (below(3), below(4), below(4));
+    if kind == 1 {
+        return AxisMap::interleaved(share, front % 3, 3).expect("few indices");
+    }
+    let gap = |kind: u64| match kind {
+        1 => Part::Padding(1),
+        2 => Part::Padding(2),
+        3 => Part::Hole(1),
+        _ => Part::Hole(0),
+    };
+    let pieces = [
+        gap(front),
+        Part::Global(Interval { lo: middle, hi: share.hi }),
+        Part::Global(Interval { lo: share.lo, hi: middle }),
+        gap(behind),
+        Part::Global(if kind == 2 { again } else { Interval { lo: 0, hi: 0 } }),
+    ];
+    AxisMap::of_parts(pieces).expect("few indices")
 }
 
 pub(super) fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
@@ -177,7 +220,7 @@ pub(super) fn sizes(choices: &mut Choices, part: u64, count: u32) -> Vec<u64> {
 #[test]
 fn random_plans_have_all_kinds() {
     type Kind = (&'static str, fn(&Case) -> bool);
-    const KINDS: [Kind; 11] = [
+    const KINDS: [Kind; 16] = [
         ("several tensors", |case| case.manifest.tensors().len() > 2),
         ("no elements", |case| layouts(case).any(|layout| layout.global_bytes() == 0)),
         ("scalars", |case| layouts(case).any(|layout| layout.shape().is_empty())),
@@ -196,6 +239,27 @@ fn random_plans_have_all_kinds() {
             })
         }),
         ("three domains", |case| case.topology.domain_count() > 2),
+        ("stated parts", |case| layouts(case).any(Layout::has_parts)),
+        ("padding that is written", |case| {
+            layouts(case).any(|layout| layout.padding().is_some() && any_map(layout, |map| map.padded() > 0))
+        }),
+        ("indices apart", |case| {
+            layouts(case).any(|layout| any_map(layout, |map| map.segments().iter().any(|s| s.step > 1)))
+        }),
+        ("indices stored twice", |case| {
+            let twice = |map: &AxisMap| {
+                let mut ends: Vec<_> = map.intervals().collect();
+                ends.sort_unstable();
+                ends.windows(2).any(|pair| pair[1].lo < pair[0].hi)
+            };
+            layouts(case).any(|layout| any_map(layout, twice))
+        }),
+        ("parts of parts", |case| {
+            layouts(case).any(|layout| {
+                let is_parts = |axis: &usize| matches!(layout.placements()[*axis], Placement::Parts { .. });
+                layout.nesting().iter().any(|axes| axes.len() > 1 && axes.iter().any(is_parts))
+            })
+        }),
         ("shares above a grain", |case| {
             let plan = Plan::compile(case.manifest.clone(), case.topology.size()).expect("valid by construction");
             plan.classes().iter().any(|class| class.bytes >= 8192 && class.wanters.len() > 1)
@@ -208,6 +272,10 @@ fn random_plans_have_all_kinds() {
         let count = drawn.iter().filter(|case| is(case)).count();
         assert!(count >= 12, "only {count} of {} random plans have {kind}", drawn.len());
     }
+}
+
+fn any_map(layout: &Layout, is: impl Fn(&AxisMap) -> bool) -> bool {
+    (0..layout.shape().len()).any(|dim| layout.dimension(dim).shards.iter().any(|shard| is(&shard.map)))
 }
 
 fn layouts(case: &Case) -> impl Iterator<Item = &Layout> {

@@ -19,9 +19,7 @@ type Stretch = (u32, Vec<Interval>, u64, u64);
 type Seen = (Option<u32>, Vec<u32>, u32, bool, Vec<Stretch>, u64);
 
 fn stretches(plan: &Plan, pieces: &[Piece]) -> Vec<Stretch> {
-    let stretch = |piece: &Piece| {
-        (piece.cell.tensor, plan.cell(piece.cell).intervals.clone(), piece.start, piece.end)
-    };
+    let stretch = |piece: &Piece| (piece.cell.tensor, plan.cell(piece.cell).intervals.clone(), piece.start, piece.end);
     pieces.iter().map(stretch).collect()
 }
 
@@ -44,7 +42,9 @@ fn own(case: &Case, options: RouteOptions, rank: Rank) -> (Vec<Seen>, Coverage) 
         let place = &flow.place;
         let children = place.children.iter().map(|child| child.rank.0).collect();
         let parent = place.parent.map(|parent| parent.rank.0);
-        for (neighbour, is_parent) in place.parent.iter().map(|p| (p, true)).chain(place.children.iter().map(|c| (c, false))) {
+        for (neighbour, is_parent) in
+            place.parent.iter().map(|p| (p, true)).chain(place.children.iter().map(|c| (c, false)))
+        {
             // What it says of a neighbour is what that rank finds of itself.
             let theirs = flow.path.place(&case.topology, neighbour.rank).expect("on the way");
             assert_eq!(neighbour.wants, theirs.wants);

@@ -7,9 +7,12 @@ use crate::model::{self, EXAMPLE};
 #[test]
 fn wrong_specs_and_lists() {
     let (_folder, model) = model::file(EXAMPLE);
-    let cases: [(&str, &[&str]); 13] = [
-        ("--src xp=2 --dst tp=1", &["--src \"xp=2\"", "unknown", "tp, ep and dp"]),
-        ("--src pp=2 --dst tp=1", &["\"pp\"", "not supported"]),
+    let cases: [(&str, &[&str]); 16] = [
+        ("--src xp=2 --dst tp=1", &["--src \"xp=2\"", "unknown", "tp, cp, ep, fsdp, dp and pp"]),
+        ("--src pp=2+x --dst tp=1", &["pp=2+x", "8+8+7"]),
+        ("--src pp=1+1 --dst tp=1", &["2 layers together", "the model has 1"]),
+        ("--src tp=2,dp=2,etp=1,ep=2 --dst tp=1", &["dp=2 x tp=2 is 4 ranks", "ep=2 x etp=1 is 2"]),
+        ("--src torch:tp=2 --dst tp=1", &["\"torch\"", "m2n:", "megatron:"]),
         ("--src tp=1 --dst tp", &["--dst \"tp\"", "axis=size"]),
         ("--src tp=0 --dst tp=1", &["size \"0\""]),
         ("--src tp=2,tp=2 --dst tp=1", &["twice"]),
@@ -30,7 +33,7 @@ fn wrong_specs_and_lists() {
 #[test]
 fn wrong_options() {
     let (_folder, model) = model::file(EXAMPLE);
-    let cases: [(&str, &[&str]); 8] = [
+    let cases: [(&str, &[&str]); 9] = [
         ("--route direct", &["--route \"direct\"", "hierarchical, flat, gather-broadcast"]),
         ("--injection all", &["--injection \"all\"", "striped, single"]),
         ("--memory gpu", &["--memory \"gpu\"", "shared, private"]),
@@ -38,6 +41,7 @@ fn wrong_options() {
         ("--nic-rate 0", &["--nic-rate \"0\""]),
         ("--repeat 0", &["--repeat \"0\""]),
         ("--rules /missing/rules.toml", &["/missing/rules.toml", "No such file"]),
+        ("--rules llamas", &["\"llamas\"", "bert", "llama"]),
         ("--rules /", &["rules file \"/\""]),
     ];
     for (arguments, parts) in cases {
@@ -102,7 +106,9 @@ fn wrong_environment() {
 fn wrong_rules() {
     let (folder, model) = model::file(EXAMPLE);
     let rules = folder.path().join("rules.toml");
-    let cases: [(&[u8], &str); 4] = [
+    let cases: [(&[u8], &str); 6] = [
+        (b"[[rule]]\nnames = [\"*.q_porj.weight\"]\ntp = 0\n", "matches no tensor"),
+        (b"[[rule]]\nnames = [\"*.weight\"]\ntp = 0\n[[rule]]\nnames = [\"*\"]\ntp = 1\n", "with different results"),
         (b"not toml at all", "is no rules file"),
         (b"[[rule]]\nnames = []\ntp = 0\n", "lists no names"),
         (b"[[rule]]\nnames = [\"*\"]\ntp = 7\n", "up_proj"),

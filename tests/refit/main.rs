@@ -6,10 +6,12 @@ mod assembly;
 mod bad_arguments;
 mod bad_models;
 mod faults;
+mod fused;
 mod job;
 mod model;
 mod options;
 mod output;
+mod parallel;
 #[path = "../rig/process.rs"]
 mod process;
 mod results;

@@ -96,5 +96,9 @@ fn with_the_default_staging() {
 
 #[test]
 fn with_little_staging_and_nothing_mapped() {
-    job().env("CROSSMESH_STAGING", "64KiB").env("CROSSMESH_MAPPED", "staged").run(|| thousand(Memory::Private)).expect_success();
+    job()
+        .env("CROSSMESH_STAGING", "64KiB")
+        .env("CROSSMESH_MAPPED", "staged")
+        .run(|| thousand(Memory::Private))
+        .expect_success();
 }

@@ -6,7 +6,7 @@ use crate::planner::{all_options, layout};
 use crate::rig::spmd::{Job, said};
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, Communicator, ReshardOptions, Side};
-use crossmesh::layout::{Dtype, Layout, Placement, View};
+use crossmesh::layout::{Dtype, FusedAxis, FusedForm, HeadSplit, Heads, Layout, Placement, View};
 use crossmesh::plan::Manifest;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -327,4 +327,35 @@ fn too_little_staging() {
         "{texts:?}"
     );
     assert!(texts[0].ends_with("raise CROSSMESH_STAGING or free other transfers"), "{texts:?}");
+}
+
+/// Queries and keys into one buffer, where both say that they are first.
+#[test]
+fn fused_tensors_that_overlap() {
+    let body = || {
+        let world = world();
+        let heads = Heads { query: 4, key_value: 4, size: 2 };
+        for form in [FusedForm::Concatenated, FusedForm::Grouped, FusedForm::Interleaved] {
+            let axis = FusedAxis::attention(heads, form, HeadSplit::Even, 2).expect("heads of the test");
+            let wanted = |part| layout(&[8, 6], Dtype::F32, &[2], [1, 2], &[axis.placement(part, 0)]);
+            let held = matrix(Dtype::F32, 8, &[0, 1], Placement::shard(0));
+            let one_buffer: fn(&mut Buffers, Rank) = |buffers, rank| {
+                if rank != Rank(0) && rank != Rank(3) {
+                    let shared = Buffer::private(12 * 6 * 4).expect("memory");
+                    shared.write().expect("fresh").fill(9);
+                    (0..3).for_each(|part| buffers.set(Side::Destination, part, shared.clone(), View::contiguous()));
+                }
+            };
+            let of = |parts: [usize; 3]| {
+                let names = ["q", "k", "v"];
+                let tensors = parts.iter().zip(names).map(|(&part, name)| (name, held.clone(), wanted(part)));
+                Call { tensors: tensors.collect(), spoil: one_buffer }
+            };
+            let text = refused(&world, &of([0, 0, 2]));
+            assert!(text.contains("\"q\"") && text.contains("\"k\"") && text.contains("destination"), "{text}");
+            goes_on(&world);
+        }
+        finalize(world);
+    };
+    Job::of(4).env("CROSSMESH_DOMAINS", 2).run(body).expect_success();
 }

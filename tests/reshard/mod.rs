@@ -15,6 +15,7 @@ mod many;
 mod matrix;
 mod random;
 mod replay;
+mod segments;
 mod transfer;
 mod traps;
 

@@ -4,7 +4,7 @@
 //! it. Guarantee: what is expected comes from global indices alone; bytes that belong to no tensor hold a pattern that
 //! must survive, and sources must too.
 
-use crate::planner::oracle;
+use crate::planner::oracle::{self, Use};
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, Side};
 use crossmesh::layout::{Layout, View};
@@ -26,6 +26,8 @@ struct Local {
     element_bytes: usize,
     /// Byte position in the buffer and global element.
     elements: Vec<(usize, u64)>,
+    /// Byte positions of padding, and what it is once written.
+    padding: (Vec<usize>, Vec<u8>),
     tensor: usize,
     side: Side,
 }
@@ -77,17 +79,26 @@ impl Transfer {
                 let spot = place(tensor, side, layout);
                 let strides = spot.view.strides.clone().unwrap_or_else(|| row_major(&shape));
                 let element_bytes = layout.dtype().bytes();
-                let owned = oracle::owned(layout, rank).expect("a rank with a local tensor");
-                let elements = owned.iter().enumerate().filter_map(|(global, local)| {
-                    let at = offset((*local)?, &shape, &strides) * element_bytes + spot.view.offset;
-                    Some((at as usize, global as u64))
-                });
-                let elements: Vec<(usize, u64)> = elements.collect();
-                let end = elements.iter().map(|&(at, _)| at as u64 + element_bytes).max().unwrap_or(0);
+                let (mut elements, mut padding) = (Vec::new(), Vec::new());
+                let mut end = 0;
+                let uses = oracle::uses(layout, rank).expect("a rank with a local tensor");
+                for (local, what) in (0..).zip(uses) {
+                    let at = offset(local, &shape, &strides) * element_bytes + spot.view.offset;
+                    end = end.max(at + element_bytes);
+                    match what {
+                        Use::Global(element) => elements.push((at as usize, element)),
+                        Use::Padding if side == Side::Destination => padding.push(at as usize),
+                        Use::Padding | Use::Hole => {}
+                    }
+                }
+                if layout.padding().is_none() {
+                    padding.clear();
+                }
+                let padding = (padding, layout.padding().unwrap_or_default().to_vec());
                 sizes.resize(sizes.len().max(spot.buffer + 1), 0);
                 sizes[spot.buffer] = sizes[spot.buffer].max(end);
                 let (name, element_bytes) = (spec.name.clone(), element_bytes as usize);
-                locals.push(Local { name, buffer: spot.buffer, element_bytes, elements, tensor, side });
+                locals.push(Local { name, buffer: spot.buffer, element_bytes, elements, padding, tensor, side });
                 views.push(spot.view);
             }
         }
@@ -130,6 +141,8 @@ impl Transfer {
                 let value = value(local.tensor, element, round);
                 bytes[at..at + local.element_bytes].copy_from_slice(&value[..local.element_bytes]);
             }
+            let (padding, element) = &local.padding;
+            padding.iter().for_each(|&at| bytes[at..at + element.len()].copy_from_slice(element));
         }
     }
 

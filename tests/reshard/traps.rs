@@ -1,6 +1,7 @@
 //! Layouts and views that other tools get wrong, each by name, on every route and kind of memory.
 
 use super::random::Memory;
+use super::segments::segments;
 use super::transfer::{Spot, Transfer, row_major};
 use super::{finalize, soon, world};
 use crate::planner::{all_options, layout};
@@ -12,26 +13,26 @@ use std::sync::Arc;
 
 /// Number of ranks.
 const SIZE: u32 = 8;
-const ALL: Placement = Placement::Replicate;
+pub(super) const ALL: Placement = Placement::Replicate;
 
-type Tensors = Vec<(Arc<Layout>, Arc<Layout>)>;
+pub(super) type Tensors = Vec<(Arc<Layout>, Arc<Layout>)>;
 /// Where tensor number, side, shape of the local tensor go.
-type Place = fn(usize, Side, &[u64]) -> Spot;
+pub(super) type Place = fn(usize, Side, &[u64]) -> Spot;
 
 /// A trap: its name, tensors, views.
-struct Trap(&'static str, Tensors, Place);
+pub(super) struct Trap(pub(super) &'static str, pub(super) Tensors, pub(super) Place);
 
 /// Every local tensor in a buffer of its own.
-fn apart(tensor: usize, side: Side, _: &[u64]) -> Spot {
+pub(super) fn apart(tensor: usize, side: Side, _: &[u64]) -> Spot {
     Spot { buffer: 2 * tensor + usize::from(side == Side::Source), view: View::contiguous() }
 }
 
-fn rows(dim: usize) -> Placement {
+pub(super) fn rows(dim: usize) -> Placement {
     Placement::shard(dim)
 }
 
 /// A tensor from ranks 0 to 3 to ranks 4 to 7.
-fn halves(shape: &[u64], dtype: Dtype, from: Placement, to: Placement) -> (Arc<Layout>, Arc<Layout>) {
+pub(super) fn halves(shape: &[u64], dtype: Dtype, from: Placement, to: Placement) -> (Arc<Layout>, Arc<Layout>) {
     (layout(shape, dtype, &[4], 0..4, &[from]), layout(shape, dtype, &[4], 4..8, &[to]))
 }
 
@@ -204,7 +205,7 @@ fn there_and_back(world: &Communicator) {
 fn all() {
     let world = world();
     assert_eq!(world.size() as u32, SIZE);
-    for trap in uneven().iter().chain(&meshes()).chain(&dimensions()).chain(&views()) {
+    for trap in [uneven(), meshes(), dimensions(), views(), segments()].iter().flatten() {
         spring(&world, trap);
     }
     there_and_back(&world);

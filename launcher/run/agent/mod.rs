@@ -6,18 +6,18 @@
 
 mod join;
 
+use super::bindings;
 use super::connection::{Connection, ConnectionError};
 use super::host;
 use super::protocol::{Ending, FromAgent, FromLauncher, Stream, Welcome};
 use super::rank_process::RankProcess;
 use super::signals::Signals;
-use super::starter::Starter;
+use super::starter::{Bind, Starter};
 use crate::failure::Failure;
 use crossmesh::base::{Deadline, env};
+use crossmesh::topology::Binding;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -37,9 +37,9 @@ pub(crate) struct Arguments {
     /// Name of the environment variable with this rank
     #[arg(long)]
     rank_variable: String,
-    /// Bind this rank to one core
-    #[arg(long)]
-    bind_core: bool,
+    /// Where this rank may run
+    #[arg(long, value_enum, default_value_t)]
+    bind: Bind,
     /// Program and arguments
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
@@ -51,9 +51,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (connection, welcome) = join::join(rank, host_name(&arguments.rank_variable))?;
     // From here on there may be a program, which must not be left alone.
     let signals = Signals::block().map_err(|cause| Failure::new(1, cause))?;
-    if arguments.bind_core {
-        bind_to_core(rank);
-    }
     let grace = Duration::from_millis(welcome.grace_milliseconds);
     let agent = Agent {
         connection,
@@ -71,20 +68,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn host_name(rank_variable: &str) -> String {
     let slurm = (rank_variable == Starter::Srun.rank_variable()).then(|| std::env::var("SLURMD_NODENAME").ok());
     slurm.flatten().filter(|name| !name.is_empty()).unwrap_or_else(host::name)
-}
-
-/// Programs inherit the core. A rank that cannot be bound runs unbound.
-fn bind_to_core(rank: u32) {
-    let bind = || {
-        let allowed = sched_getaffinity(Pid::from_raw(0))?;
-        let cores: Vec<usize> = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false)).collect();
-        let mut one = CpuSet::new();
-        one.set(*cores.get(rank as usize % cores.len().max(1)).unwrap_or(&0))?;
-        sched_setaffinity(Pid::from_raw(0), &one)
-    };
-    if let Err(error) = bind() {
-        log::warn!("rank {rank} cannot be bound to a core: {error}");
-    }
 }
 
 #[derive(Debug)]
@@ -117,7 +100,10 @@ impl Agent {
             if ready.launcher {
                 while let Some(order) = self.next_order() {
                     match order {
-                        FromLauncher::Start => self.start(arguments, welcome),
+                        FromLauncher::Start { local, ranks } => {
+                            let binding = bindings::find(arguments.bind, local, ranks);
+                            self.start(arguments, welcome, binding.as_ref());
+                        }
                         FromLauncher::Goodbye => return Ok(ExitCode::SUCCESS),
                         other => self.obey(&other),
                     }
@@ -227,10 +213,18 @@ impl Agent {
     }
 
     /// A program that cannot be started has ended with code 126.
-    fn start(&mut self, arguments: &Arguments, welcome: &Welcome) {
+    fn start(&mut self, arguments: &Arguments, welcome: &Welcome, binding: Option<&Binding>) {
+        if let Ok(json) = serde_json::to_vec(&binding) {
+            self.connection.queue(&FromAgent::Bound(json));
+        }
         let started = std::env::current_exe().and_then(|crossmesh| {
             let mut command = Command::new(crossmesh);
-            command.args(["rank-program", "--agent", &std::process::id().to_string(), "--"]).args(&arguments.program);
+            command.args(["rank-program", "--agent", &std::process::id().to_string()]);
+            if let Some(binding) = binding {
+                command.arg("--cpus").arg(binding.cpus.to_string());
+                command.args(binding.memory_node.map(|node| format!("--memory-node={node}")));
+            }
+            command.arg("--").args(&arguments.program);
             command.env_remove(env::LAUNCHER.name).env_remove(env::LAUNCHER_KEY.name);
             command.envs(welcome.environment.iter().map(|(name, value)| (name, value)));
             RankProcess::start(&mut command)

@@ -1,21 +1,35 @@
-//! Tables of what this rank copies into others' tensors. In: program, exports. Out: [`Feeds`]. Guarantee: blocks are
-//! sorted by where they lie in this rank's source, so that one sweep reads every line once.
+//! Tables of what this rank copies into others' tensors. In: program, exports. Out: [`Feeds`]. Guarantee: what this
+//! rank copies alone is sorted by where it lies in its source, so that one sweep reads every line once.
 
 use super::super::ExecuteError;
 use super::super::Side;
 use super::super::bind::{Place, append, own_end, peer_ends};
 use super::super::board::NO_WORD;
 use super::super::claim;
-use super::super::execution::{FeedPiece, Feeds, Receiver, Sender};
+use super::super::execution::{Feeds, Receiver, Sender};
 use super::{Attach, STREAM_FROM};
 use crate::base::Rank;
 use crate::execute::exchange::Invitation;
-use crate::memory::copy::{CopyTable, Store};
+use crate::memory::copy::{CopyTable, Scatter, Store};
 use crate::route::Piece;
 use std::collections::BTreeMap;
 
-/// Source bytes of a block: small enough to stay in the first-level cache until its last receiver has read it.
-const BLOCK: u64 = 16 << 10;
+/// What this rank copies alone: boxes, and the spans that each lies between.
+#[derive(Default)]
+struct Alone {
+    boxes: CopyTable,
+    between: Vec<(u32, u32)>,
+}
+
+impl Alone {
+    /// Takes what was collected between two spans.
+    fn take(&mut self, batch: &mut CopyTable, spans: Option<(u32, u32)>) {
+        let Some(spans) = spans else { return };
+        self.boxes.append_joined(batch);
+        self.between.resize(self.boxes.len(), spans);
+        batch.clear();
+    }
+}
 
 impl Attach<'_> {
     /// Everything that this rank feeds or is fed.
@@ -27,6 +41,7 @@ impl Attach<'_> {
             store: if bytes >= STREAM_FROM { Store::Streaming } else { Store::Cached },
             ..Feeds::default()
         };
+        let mut alone = Alone::default();
         for (&rank, items) in &program.feeds {
             if items.len() as u64 > u64::from(claim::MOST) {
                 return Err(ExecuteError::TooManyChunks { arrivals: items.len() as u64, most: u64::from(claim::MOST) });
@@ -34,13 +49,13 @@ impl Attach<'_> {
             let copies = if program.helped {
                 items.iter().map(|&item| self.feed_copies(rank, item)).collect::<Result<_, _>>()?
             } else {
-                self.feed_blocks(rank, items, &mut feeds.pieces)?;
+                self.feed_alone(rank, items, &mut alone)?;
                 Vec::new()
             };
             let (peer, word) = (self.theirs.peer_numbers[&rank], self.prepared.invitations[&rank].feed_word);
             feeds.receivers.push(Receiver { peer, word, chunks: items.len() as u32, copies });
         }
-        feeds.pieces.sort_by_key(|piece| (piece.source, self.copies.table.source_of(piece.boxes as usize)));
+        feeds.scatter = Scatter::new(&self.spans, &alone.boxes, &alone.between)?;
         for (&rank, items) in &program.fed {
             let invitation = &theirs[&rank];
             debug_assert_ne!(invitation.feed_word, NO_WORD);
@@ -74,42 +89,27 @@ impl Attach<'_> {
         Ok(self.copies.finish(first))
     }
 
-    /// Blocks of all chunks for one receiver.
-    fn feed_blocks(&mut self, to: Rank, items: &[u32], pieces: &mut Vec<FeedPiece>) -> Result<(), ExecuteError> {
+    /// Boxes of all chunks for one receiver.
+    fn feed_alone(&mut self, to: Rank, items: &[u32], alone: &mut Alone) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
         let mut batch = CopyTable::new();
         let mut spans = None;
-        for piece in items.iter().flat_map(|&item| prepared.program.item_pieces(item)) {
-            let places = self.feed_places(to, piece)?;
+        for piece in whole_pieces(items.iter().flat_map(|&item| prepared.program.item_pieces(item))) {
+            let places = self.feed_places(to, &piece)?;
             if spans != Some(places) {
-                self.add_blocks(&mut batch, spans.replace(places), pieces);
+                alone.take(&mut batch, spans.replace(places));
             }
-            let source = own_end(plan, local, Side::Source, piece);
-            let destinations = self.theirs.fed_ends(to, piece);
+            let source = own_end(plan, local, Side::Source, &piece);
+            let destinations = self.theirs.fed_ends(to, &piece);
             let (Some(source), Some(destinations)) = (source, destinations) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
             for destination in destinations {
-                append(&mut batch, plan, piece, &source, &destination)?;
+                append(&mut batch, plan, &piece, &source, &destination)?;
             }
         }
-        self.add_blocks(&mut batch, spans, pieces);
+        alone.take(&mut batch, spans);
         Ok(())
-    }
-
-    /// Cuts what was collected between two spans into blocks.
-    fn add_blocks(&mut self, batch: &mut CopyTable, spans: Option<(u32, u32)>, pieces: &mut Vec<FeedPiece>) {
-        let Some((source, destination)) = spans else { return };
-        let mut joined = CopyTable::new();
-        joined.append_joined(batch);
-        batch.clear();
-        let table = &mut self.copies.table;
-        for index in 0..joined.len() {
-            table.push_from(&joined, index);
-            for boxes in table.cut_last(BLOCK) {
-                pieces.push(FeedPiece { source, destination, boxes: boxes as u32, bytes: table.bytes_of(boxes) });
-            }
-        }
     }
 
     /// Spans of a piece in this rank's source and in a receiver's destination.
@@ -122,6 +122,18 @@ impl Attach<'_> {
             _ => Err(self.missing(to, tensor)),
         }
     }
+}
+
+/// Joins pieces that chunks cut: whole boxes are copied in rows that all receivers share.
+fn whole_pieces<'a>(pieces: impl Iterator<Item = &'a Piece>) -> Vec<Piece> {
+    let mut whole: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match whole.last_mut() {
+            Some(last) if last.cell == piece.cell && last.end == piece.start => last.end = piece.end,
+            _ => whole.push(*piece),
+        }
+    }
+    whole
 }
 
 impl super::Theirs<'_> {

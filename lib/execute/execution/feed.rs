@@ -2,29 +2,20 @@
 //! copy into its. Out: copied bytes, counted per receiver. Guarantee: nothing is written before the receiver has
 //! started this epoch; every chunk is copied once, by one end.
 //!
-//! With as many senders as cores, senders copy alone and receivers sleep: the source is swept once, block by block,
-//! and every block feeds all its receivers while it is in the cache. With fewer senders than cores receivers copy
+//! With as many senders as cores, senders copy alone and receivers sleep: the source is read once, in its order, and
+//! every part of it goes to its receivers at once. With fewer senders than cores receivers copy
 //! along: the sender takes chunks from the front, the receiver from the back.
 
 use super::super::ExecuteError;
 use super::super::board::BoardLayout;
 use super::super::claim::{self, From};
 use super::Execution;
-use crate::memory::copy::{Store, fence};
+use crate::memory::copy::{Scatter, Store, fence};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Bytes between two looks at everything else.
 const TURN: u64 = 512 << 10;
-
-/// A block of the source on its way to one receiver.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::execute) struct FeedPiece {
-    pub(in crate::execute) source: u32,
-    pub(in crate::execute) destination: u32,
-    pub(in crate::execute) boxes: u32,
-    pub(in crate::execute) bytes: u64,
-}
 
 /// A rank that this rank feeds.
 #[derive(Debug, Clone)]
@@ -55,7 +46,7 @@ pub(in crate::execute) struct Feeds {
     pub(in crate::execute) receivers: Vec<Receiver>,
     pub(in crate::execute) senders: Vec<Sender>,
     /// The sweep, when senders copy alone.
-    pub(in crate::execute) pieces: Vec<FeedPiece>,
+    pub(in crate::execute) scatter: Scatter,
     pub(in crate::execute) helped: bool,
     pub(in crate::execute) store: Store,
     pub(in crate::execute) cursor: usize,
@@ -76,7 +67,7 @@ impl Execution {
             self.word(receiver.word + 1)?.store(done_word(self.epoch, 0), Ordering::Relaxed);
         }
         self.bound.feeds.cursor = 0;
-        self.bound.feeds.swept = self.bound.feeds.pieces.is_empty();
+        self.bound.feeds.swept = self.bound.feeds.scatter.is_empty();
         for sender in &mut self.bound.feeds.senders {
             sender.finished = false;
         }
@@ -129,7 +120,7 @@ impl Execution {
         Ok(started == u64::from(self.epoch))
     }
 
-    /// Copies the next blocks of the sweep, once every receiver has started.
+    /// Takes the next steps of the sweep, once every receiver has started.
     fn sweep(&mut self) -> Result<bool, ExecuteError> {
         if self.bound.feeds.swept {
             return Ok(false);
@@ -142,17 +133,12 @@ impl Execution {
             }
         }
         let mut bytes = 0;
-        while let Some(piece) = self.bound.feeds.pieces.get(self.bound.feeds.cursor) {
-            let (spans, boxes) = (&self.bound.spans, piece.boxes as usize..piece.boxes as usize + 1);
-            let (from, to) = (&spans[piece.source as usize], &spans[piece.destination as usize]);
-            self.bound.table.copy(boxes, from, 0, to, 0, self.bound.feeds.store)?;
-            self.bound.feeds.cursor += 1;
-            bytes += piece.bytes;
-            if bytes >= TURN {
-                break;
-            }
+        let feeds = &mut self.bound.feeds;
+        while feeds.cursor < feeds.scatter.len() && bytes < TURN {
+            bytes += feeds.scatter.copy(feeds.cursor, feeds.store)?;
+            feeds.cursor += 1;
         }
-        if self.bound.feeds.cursor == self.bound.feeds.pieces.len() {
+        if feeds.cursor == feeds.scatter.len() {
             fence();
             self.bound.feeds.swept = true;
             self.told = true;

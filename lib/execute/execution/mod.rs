@@ -7,7 +7,7 @@ mod feed;
 mod receive;
 mod send;
 
-pub(super) use feed::{FeedPiece, Feeds, Receiver, Sender};
+pub(super) use feed::{Feeds, Receiver, Sender};
 
 pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
 
@@ -144,7 +144,13 @@ impl Execution {
     /// Steps done and steps in all.
     pub(super) fn done(&self) -> (u64, u64) {
         let all = self.items.len() + self.pushes.len();
-        let left = if self.awaits_turn { all } else if self.active { self.items_left + self.pushes_left } else { 0 };
+        let left = if self.awaits_turn {
+            all
+        } else if self.active {
+            self.items_left + self.pushes_left
+        } else {
+            0
+        };
         ((all - left) as u64, all as u64)
     }
 

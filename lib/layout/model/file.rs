@@ -19,7 +19,7 @@
 use super::{Dimensions, Model, ModelError, ModelTensor, Role};
 use crate::base::unique_keys::UniqueKeys;
 use crate::layout::Dtype;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::fmt::Write;
 
 /// Version of our own form.
@@ -38,28 +38,18 @@ struct OwnText {
     _version: u64,
     name: String,
     #[serde(default)]
-    dimensions: DimensionsText,
+    dimensions: Dimensions,
     #[serde(default)]
     tied: Vec<Vec<String>>,
     tensors: Vec<TensorText>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DimensionsText {
-    layers: Option<u32>,
-    heads: Option<u32>,
-    key_value_heads: Option<u32>,
-    experts: Option<u32>,
-}
-
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TensorText {
     name: String,
     shape: Vec<u64>,
     dtype: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     role: Option<String>,
 }
 
@@ -129,10 +119,7 @@ impl Model {
 
 fn read_own(text: OwnText, origin: &str) -> Result<Model, ModelError> {
     let tensors = text.tensors.into_iter().map(|tensor| read_tensor(tensor, origin)).collect::<Result<_, _>>()?;
-    let DimensionsText { layers, heads, key_value_heads, experts } = text.dimensions;
-    Ok(Model::new(text.name, tensors)?
-        .with_dimensions(Dimensions { layers, heads, key_value_heads, experts })
-        .with_tied(text.tied))
+    Ok(Model::new(text.name, tensors)?.with_dimensions(text.dimensions).with_tied(text.tied))
 }
 
 fn read_tensor(text: TensorText, origin: &str) -> Result<ModelTensor, ModelError> {

@@ -4,6 +4,7 @@
 use super::ModelError;
 use crate::base::bytes;
 use crate::layout::Dtype;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 /// A model: its tensors, and what is known about how they belong together.
@@ -29,7 +30,8 @@ pub struct ModelTensor {
 }
 
 /// Numbers that names and shapes do not tell; `None` where they are not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Dimensions {
     /// Layers of the main stack, without those that predict further tokens. They are dealt out to pipeline stages.
     pub layers: Option<u32>,
@@ -105,6 +107,18 @@ impl Role {
     /// The role of that name.
     pub fn from_name(name: &str) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+impl Dimensions {
+    /// These, and those of `other` where these are not known.
+    pub fn or(self, other: Dimensions) -> Self {
+        Self {
+            layers: self.layers.or(other.layers),
+            heads: self.heads.or(other.heads),
+            key_value_heads: self.key_value_heads.or(other.key_value_heads),
+            experts: self.experts.or(other.experts),
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Effect {
     pub(super) stage: Option<StageWord>,
     /// Whether its layer predicts further tokens and stands behind the main stack.
     pub(super) predicts: bool,
+    /// Whether a cast of the whole model leaves it as it is.
+    pub(super) keeps_dtype: bool,
 }
 
 /// What fully sharded data parallelism cuts.

@@ -188,7 +188,7 @@ pub enum RulesError {
     },
     /// A rule that says nothing.
     #[error(
-        "rule {rule} says nothing about tp, ep, cp, dp, fsdp, experts or stage; write for instance tp = 0 or tp = \"replicate\""
+        "rule {rule} says nothing about tp, ep, cp, dp, fsdp, experts, stage or cast; write for instance tp = 0 or tp = \"replicate\""
     )]
     NoAxis {
         /// The rule.
@@ -300,6 +300,14 @@ pub enum RulesError {
         value: String,
         /// The words.
         allowed: &'static str,
+    },
+    /// `cast` with an unknown word.
+    #[error("rule {rule} has cast = {value:?}; the one allowed value is \"never\"")]
+    CastValue {
+        /// The rule.
+        rule: String,
+        /// The value as written.
+        value: String,
     },
     /// A rule of a user's file that decides nothing.
     #[error(

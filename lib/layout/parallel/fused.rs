@@ -124,7 +124,3 @@ fn extents(tensors: &[usize], model: &Model, dim: usize) -> Result<Vec<u64>, Fus
         })
         .collect()
 }
-
-#[cfg(test)]
-#[path = "fused_tests.rs"]
-mod tests;

@@ -135,7 +135,7 @@ impl LayerFile {
             .with_dimensions(Dimensions { layers: Some(num_layers), ..Dimensions::default() });
         let tiers = vec![Tier { rules, is_for_this_model: false }];
         let layer_words = ["layers".to_string()].into();
-        Ok(Self { model, rules: Rules { tiers, layer_words, tied: Vec::new(), fuses: Vec::new() } })
+        Ok(Self { model, rules: Rules { tiers, layer_words, ..Rules::default() } })
     }
 }
 

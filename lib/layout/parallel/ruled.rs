@@ -242,6 +242,12 @@ impl<'a> RuledModel<'a> {
         self.tensors[index].rule.map(|found| self.rules.rule(found).origin.as_str())
     }
 
+    /// Whether a cast of the whole model must leave tensor number `index` as it is: routers, whose choices change with
+    /// a rounded weight.
+    pub fn keeps_dtype(&self, index: usize) -> bool {
+        self.effect(self.tensors[index].effect).keeps_dtype
+    }
+
     /// Whether tensor number `index` moves under the name of another one that it is tied to.
     pub fn is_alias(&self, index: usize) -> bool {
         self.tensors[index].is_alias

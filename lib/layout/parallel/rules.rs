@@ -21,6 +21,10 @@
 //! tp = "replicate"                              # as every axis that a rule does not mention, but fsdp
 //! stage = "last"                                # pp, for a tensor outside the layers: first, last or all
 //!
+//! [[rule]]
+//! names = ["*.mlp.gate.weight"]
+//! cast = "never"                                # a cast of the whole model leaves it as it is
+//!
 //! [[tied]]
 //! names = ["model.embed_tokens.weight", "lm_head.weight"]   # one tensor of two names
 //! ```
@@ -43,7 +47,13 @@ pub(super) const EMBEDDED: [(&str, &str); 4] = [
 ];
 
 /// Rules that fuse tensors, by file name; they count when they are asked for.
-pub(super) const FUSING: [(&str, &str); 1] = [("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml"))];
+pub(super) const FUSING: [(&str, &str); 5] = [
+    ("bert-fused-qkv.toml", include_str!("../rules/bert-fused-qkv.toml")),
+    ("llama-fused.toml", include_str!("../rules/llama-fused.toml")),
+    ("moe-fused.toml", include_str!("../rules/moe-fused.toml")),
+    ("moe-stacked-fused.toml", include_str!("../rules/moe-stacked-fused.toml")),
+    ("deepseek-fused.toml", include_str!("../rules/deepseek-fused.toml")),
+];
 
 /// Rules for tensors by name, in tiers: the first tier with a rule for a name decides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -36,6 +36,7 @@ fn bad_texts_name_file_and_line() {
     assert!(matches!(experts("{expert}", "experts = \"per-tensor\"\nep = 0"), RulesError::ExpertsAndExpertAxis { .. }));
     assert!(matches!(experts("{expert}", "tp = 0"), RulesError::ExpertCapture { .. }));
     assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\nstage = \"middle\""), RulesError::StageValue { .. }));
+    assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\ncast = \"always\""), RulesError::CastValue { .. }));
     assert!(matches!(fail("[[tied]]\nnames = [\"a\"]"), RulesError::TiedAlone { .. }));
     assert!(matches!(experts("a", "experts = \"per-tensor\""), RulesError::ExpertCapture { .. }));
 }
@@ -68,11 +69,16 @@ fn overrides_win() {
 
 proptest! {
     #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = Rules::parse(&String::from_utf8_lossy(&bytes), "any");
+    }
+
+    #[test]
     fn damaged_texts_are_read_or_refused(
-        file in 0..EMBEDDED.len(),
+        file in 0..EMBEDDED.len() + FUSING.len(),
         damage in prop::collection::vec((any::<u16>(), "[\\[\\]{}\"=.,*a0\n]{0,3}"), 1..4),
     ) {
-        let mut text = EMBEDDED[file].1.to_string();
+        let mut text = EMBEDDED.iter().chain(&FUSING).nth(file).map(|(_, text)| text.to_string()).unwrap_or_default();
         for (at, inserted) in damage {
             let at = at as usize % text.len();
             text.replace_range(at..=at, &inserted);

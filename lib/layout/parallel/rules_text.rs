@@ -46,6 +46,7 @@ struct RuleText {
     fsdp: Option<toml::Value>,
     experts: Option<String>,
     stage: Option<String>,
+    cast: Option<String>,
     #[serde(default)]
     predicts: bool,
 }
@@ -104,8 +105,13 @@ fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {
         (ParallelAxis::Expert, text.ep),
         (ParallelAxis::Data, text.dp),
     ];
+    let keeps_dtype = match text.cast.as_deref() {
+        None => false,
+        Some("never") => true,
+        Some(value) => return Err(RulesError::CastValue { rule, value: value.to_string() }),
+    };
     let says_nothing = text.fsdp.is_none() && stage.is_none() && axes.iter().all(|(_, value)| value.is_none());
-    if !per_tensor_experts && !text.predicts && says_nothing {
+    if !per_tensor_experts && !text.predicts && !keeps_dtype && says_nothing {
         return Err(RulesError::NoAxis { rule });
     }
     let mut dims = Vec::new();
@@ -121,7 +127,7 @@ fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {
         }
     };
     let names = read_names(&text.names, per_tensor_experts, &rule)?;
-    let effect = Effect { dims, fully_sharded, per_tensor_experts, stage, predicts: text.predicts };
+    let effect = Effect { dims, fully_sharded, per_tensor_experts, stage, predicts: text.predicts, keeps_dtype };
     Ok(Rule { origin: rule, names, effect })
 }
 

@@ -24,21 +24,45 @@ pub(super) const LINE: usize = 64;
 /// Shortest run worth streaming: head and tail are stored through the cache.
 const SHORTEST_STREAM: usize = 4 * LINE;
 
-/// Copies rows of whole lines.
-type LineCopy = unsafe fn(*const u8, *mut u8, Rows);
+/// Copies lanes of whole lines.
+type LaneCopy = unsafe fn(*const u8, Rows, &[Lane]);
 
-/// Rows of whole lines: how many, how long, and how far apart on either side.
-#[derive(Debug, Clone, Copy)]
+/// Rows of a source: how many, and how far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) count: usize,
-    pub(super) bytes: usize,
-    pub(super) source: usize,
-    pub(super) destination: usize,
+    pub(super) step: usize,
 }
 
 impl Rows {
-    fn one(bytes: usize) -> Self {
-        Self { count: 1, bytes, source: 0, destination: 0 }
+    pub(super) const ONE: Self = Self { count: 1, step: 0 };
+}
+
+/// What becomes of a part of every row: where it begins in the row, its bytes, and where it goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lane {
+    /// Place of the first row's part.
+    pub(super) to: *mut u8,
+    /// Between the places of two rows.
+    pub(super) step: usize,
+    /// First byte in the row.
+    pub(super) first: usize,
+    pub(super) bytes: usize,
+}
+
+// SAFETY: a lane is an address and three counts; whoever copies vouches for the memory.
+unsafe impl Send for Lane {}
+// SAFETY: as above; a lane has no interior state.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    fn run(to: *mut u8, bytes: usize) -> Self {
+        Self { to, step: 0, first: 0, bytes }
+    }
+
+    /// Whether it fills whole lines of its destination in every row.
+    pub(super) fn is_whole(&self) -> bool {
+        (self.to as usize | self.bytes | self.step).is_multiple_of(LINE)
     }
 }
 
@@ -54,12 +78,12 @@ pub(super) unsafe fn copy_run(from: *const u8, to: *mut u8, bytes: usize, store:
     }
     let head = to.align_offset(LINE).min(bytes);
     let body = (bytes - head) / LINE * LINE;
-    let lines = line_copy();
+    let lines = lane_copy();
     // SAFETY: head, body and tail make up the range that the caller vouches for; the body's destination is aligned
     // and a whole number of lines, and the ranges do not overlap.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
-        lines(from.add(head), to.add(head), Rows::one(body));
+        lines(from.add(head), Rows::ONE, &[Lane::run(to.add(head), body)]);
         std::ptr::copy_nonoverlapping(from.add(head + body), to.add(head + body), bytes - head - body);
     }
 }
@@ -71,18 +95,19 @@ pub(super) unsafe fn copy_run(from: *const u8, to: *mut u8, bytes: usize, store:
 /// the ranges must not overlap.
 pub(super) unsafe fn stream_lines(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: forwarded from the caller.
-    unsafe { stream_rows(from, to, Rows::one(bytes)) }
+    unsafe { stream_lanes(from, Rows::ONE, &[Lane::run(to, bytes)]) }
 }
 
-/// Copies rows of whole lines to aligned destinations, past the cache.
+/// Copies lanes of whole lines to their places, past the cache, row by row: the source is read in its order, which
+/// is what the processor's prefetcher follows.
 ///
 /// # Safety
-/// Every row must be readable at its source and writable at its destination, which lies on a line border; rows are
-/// whole lines; sources and destinations must not overlap.
-pub(super) unsafe fn stream_rows(from: *const u8, to: *mut u8, rows: Rows) {
-    debug_assert!((rows.bytes | rows.destination | to as usize).is_multiple_of(LINE));
+/// Every lane of every row must be readable in the source and writable at its place, be [whole](Lane::is_whole), and
+/// not overlap any source.
+pub(super) unsafe fn stream_lanes(from: *const u8, rows: Rows, lanes: &[Lane]) {
+    debug_assert!(lanes.iter().all(Lane::is_whole));
     // SAFETY: forwarded from the caller.
-    unsafe { line_copy()(from, to, rows) }
+    unsafe { lane_copy()(from, rows, lanes) }
 }
 
 /// Orders streaming stores before whatever this thread stores next, such as a flag.
@@ -95,8 +120,8 @@ pub fn fence() {
 }
 
 /// The widest version that this processor runs.
-fn line_copy() -> LineCopy {
-    static CHOSEN: OnceLock<LineCopy> = OnceLock::new();
+fn lane_copy() -> LaneCopy {
+    static CHOSEN: OnceLock<LaneCopy> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         let (name, chosen) = versions().into_iter().next_back().unwrap_or(("portable", portable));
         log::debug!("copies of whole lines use the {name} version");
@@ -105,9 +130,9 @@ fn line_copy() -> LineCopy {
 }
 
 /// Versions that this processor runs, the best last.
-fn versions() -> Vec<(&'static str, LineCopy)> {
+fn versions() -> Vec<(&'static str, LaneCopy)> {
     #[allow(unused_mut)]
-    let mut versions: Vec<(&'static str, LineCopy)> = vec![("portable", portable)];
+    let mut versions: Vec<(&'static str, LaneCopy)> = vec![("portable", portable)];
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         if is_x86_feature_detected!("avx2") {
@@ -123,12 +148,15 @@ fn versions() -> Vec<(&'static str, LineCopy)> {
 /// Through the cache, on any processor.
 ///
 /// # Safety
-/// As [`stream_rows`].
-unsafe fn portable(from: *const u8, to: *mut u8, rows: Rows) {
+/// As [`stream_lanes`].
+unsafe fn portable(from: *const u8, rows: Rows, lanes: &[Lane]) {
     for row in 0..rows.count {
-        let (from, to) = (from.wrapping_add(row * rows.source), to.wrapping_add(row * rows.destination));
-        // SAFETY: the caller vouches for every row and that they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, rows.bytes) }
+        let start = from.wrapping_add(row * rows.step);
+        for lane in lanes {
+            let (from, to) = (start.wrapping_add(lane.first), lane.to.wrapping_add(row * lane.step));
+            // SAFETY: the caller vouches for every lane of every row and that they do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, lane.bytes) }
+        }
     }
 }
 
@@ -137,18 +165,21 @@ unsafe fn portable(from: *const u8, to: *mut u8, rows: Rows) {
 macro_rules! line_loop {
     ($module:ident, $feature:literal, $load:ident, $stream:ident, $width:literal) => {
         mod $module {
-            use super::{LINE, Rows};
+            use super::{LINE, Lane, Rows};
             use std::arch::x86_64::{$load, $stream};
 
             /// # Safety
-            /// As [`stream_rows`](super::stream_rows), on a processor with the feature.
+            /// As [`stream_lanes`](super::stream_lanes), on a processor with the feature.
             #[target_feature(enable = $feature)]
-            pub(super) unsafe fn copy(from: *const u8, to: *mut u8, rows: Rows) {
+            pub(super) unsafe fn copy(from: *const u8, rows: Rows, lanes: &[Lane]) {
                 for row in 0..rows.count {
-                    let (from, to) = (from.wrapping_add(row * rows.source), to.wrapping_add(row * rows.destination));
-                    for line in (0..rows.bytes).step_by(LINE) {
-                        // SAFETY: the line lies inside a row that the caller vouches for; its destination is aligned.
-                        unsafe { copy_line(from.add(line), to.add(line)) };
+                    let start = from.wrapping_add(row * rows.step);
+                    for lane in lanes {
+                        let (from, to) = (start.wrapping_add(lane.first), lane.to.wrapping_add(row * lane.step));
+                        for line in (0..lane.bytes).step_by(LINE) {
+                            // SAFETY: the line lies inside a lane that the caller vouches for; its place is aligned.
+                            unsafe { copy_line(from.add(line), to.add(line)) };
+                        }
                     }
                 }
             }
@@ -221,10 +252,38 @@ mod tests {
         for (name, copy) in versions() {
             let mut memory = vec![0u8; 65 * LINE];
             let aligned = memory.as_ptr().align_offset(LINE);
+            let lane = Lane::run(memory[aligned..].as_mut_ptr(), 64 * LINE);
             // SAFETY: the aligned part of the vector holds 64 lines; the source has 7 bytes more than that.
-            unsafe { copy(source.as_ptr().add(7), memory.as_mut_ptr().add(aligned), Rows::one(64 * LINE)) };
+            unsafe { copy(source.as_ptr().add(7), Rows::ONE, &[lane]) };
             fence();
             assert_eq!(memory[aligned..aligned + 64 * LINE], source[7..], "{name}");
+        }
+    }
+
+    #[test]
+    fn every_version_sends_each_lane_to_its_place() {
+        let rows = Rows { count: 5, step: 7 * LINE + 3 };
+        let source = pattern(5 * rows.step);
+        for (name, copy) in versions() {
+            let mut memory = vec![0u8; 41 * LINE];
+            let aligned = memory.as_ptr().align_offset(LINE);
+            let start = memory.as_mut_ptr().wrapping_add(aligned);
+            // Two lanes of one and three lines, the second one beginning inside a line of the source.
+            let lanes = [
+                Lane { to: start, step: 2 * LINE, first: 0, bytes: LINE },
+                Lane { to: start.wrapping_add(10 * LINE), step: 6 * LINE, first: 2 * LINE + 1, bytes: 3 * LINE },
+            ];
+            // SAFETY: the last lane ends at line 37 of the destination, the last row at the end of the source.
+            unsafe { copy(source.as_ptr(), rows, &lanes) };
+            fence();
+            let mut expected = vec![0u8; 40 * LINE];
+            for row in 0..5 {
+                let from = row * rows.step;
+                expected[row * 2 * LINE..][..LINE].copy_from_slice(&source[from..][..LINE]);
+                let second = &source[from + 2 * LINE + 1..][..3 * LINE];
+                expected[(10 + row * 6) * LINE..][..3 * LINE].copy_from_slice(second);
+            }
+            assert!(memory[aligned..aligned + 40 * LINE] == expected[..], "{name}");
         }
     }
 }

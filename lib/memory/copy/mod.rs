@@ -5,11 +5,13 @@
 mod coalesce;
 mod cut;
 mod kernel;
+mod scatter;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
 pub use kernel::{Store, fence};
+pub use scatter::Scatter;
 
 use super::process::{self, ProcessMemory};
 use super::{MemoryError, Span};

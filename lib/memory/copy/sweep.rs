@@ -7,7 +7,7 @@
 //! through the cache, which mixes both kinds of store in one line and is slower than either.
 
 use super::CopyDimension;
-use super::kernel::{LINE, Rows, Store, copy_run, stream_lines, stream_rows};
+use super::kernel::{LINE, Lane, Rows, Store, copy_run, stream_lanes, stream_lines};
 
 /// Bytes gathered before they are streamed: half of a small first-level cache leaves room for the source.
 const GATHER: usize = 16 << 10;
@@ -29,10 +29,10 @@ pub(super) unsafe fn copy_loops(from: *const u8, to: *mut u8, loops: &[CopyDimen
         // SAFETY: the caller vouches for the run.
         [] => unsafe { copy_run(from, to, run, store) },
         [dim] if store == Store::Streaming && whole_lines(from, to, dim, run) => {
-            let (source, destination) = (dim.source as usize, dim.destination as usize);
-            let rows = Rows { count: dim.extent as usize, bytes: run, source, destination };
+            let rows = Rows { count: dim.extent as usize, step: dim.source as usize };
+            let lane = Lane { to, step: dim.destination as usize, first: 0, bytes: run };
             // SAFETY: the caller vouches for every run; each is whole lines on a line border, away from all sources.
-            unsafe { stream_rows(from, to, rows) }
+            unsafe { stream_lanes(from, rows, &[lane]) }
         }
         [dim] if store == Store::Streaming && gathers(dim, run) => {
             // SAFETY: the caller vouches for every run; the destination is contiguous, as `gathers` checked.
@@ -66,7 +66,7 @@ fn whole_lines(from: *const u8, to: *mut u8, dim: &CopyDimension, run: usize) ->
     apart && (to as usize | run | dim.destination as usize).is_multiple_of(LINE)
 }
 
-fn gathers(dim: &CopyDimension, run: usize) -> bool {
+pub(super) fn gathers(dim: &CopyDimension, run: usize) -> bool {
     dim.destination as usize == run && run <= LONGEST_GATHERED && run * dim.extent as usize >= SHORTEST_ROW
 }
 

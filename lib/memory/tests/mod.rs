@@ -1,5 +1,6 @@
 //! Tests of memory across threads and processes.
 
 mod buffers;
+mod pages;
 mod processes;
 mod segments;

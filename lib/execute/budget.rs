@@ -127,14 +127,10 @@ pub(super) fn allowance(ranks: &[Staging], needed: u64) -> Result<Allowance, Exe
     }
 }
 
-/// Slots that a transfer of `hops` hops has at least: two for every hop, two for sending.
-fn slots(hops: u32) -> u64 {
-    2 * u64::from(hops.max(1)) + 2
-}
-
 /// What a transfer of `hops` hops may take on every rank, and its largest chunk, of which `chunk` bytes are asked for.
+/// Every hop, and sending, has at least two slots.
 pub(super) fn share(ranks: &[Staging], chunk: u64, hops: u32) -> Result<(u64, Allowance), ExecuteError> {
-    let slots = slots(hops);
+    let slots = 2 * u64::from(hops.max(1)) + 2;
     let allowance = allowance(ranks, slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT))?;
     let largest = chunk.max(SMALLEST_CHUNK);
     Ok(((allowance.bytes / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, largest), allowance))
@@ -153,7 +149,8 @@ mod tests {
 
     #[test]
     fn chunks_get_smaller_with_more_hops() {
-        let share = |staging, chunk, hops| first_share(staging, chunk, hops).map(|share| (share.chunk_bytes, share.bytes));
+        let share =
+            |staging, chunk, hops| first_share(staging, chunk, hops).map(|share| (share.chunk_bytes, share.bytes));
         assert_eq!(share(DEFAULT_STAGING, DEFAULT_CHUNK, 2).unwrap(), (1 << 20, 16 << 20));
         // 16 MiB for 18 slots.
         assert_eq!(share(DEFAULT_STAGING, DEFAULT_CHUNK, 8).unwrap(), ((16 << 20) / 18 - 64, 16 << 20));

@@ -1,0 +1,148 @@
+//! `crossmesh doctor`: what is wrong with this machine or job, and what to type.
+//!
+//! In: this machine, the ranks of a job, or recorded states. Out: findings with evidence and remedy, as text and JSON; exit
+//! code 0, 1 with warnings, 2 with failures. Guarantee: nothing of the machine is changed; recorded states give the findings
+//! that the machine gave.
+
+mod checks;
+mod collect;
+mod error;
+mod finding;
+mod pairs;
+mod recorded;
+mod report;
+mod system;
+#[cfg(test)]
+mod tests;
+
+use crate::failure::{BAD_INPUT, Failure};
+use crossmesh::base::{Rank, env};
+use crossmesh::comm::{CommError, Communicator, WorldOptions};
+use error::DoctorError;
+use report::Report;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use system::State;
+
+/// Exit code of a doctor that could not look.
+const FAILED: u8 = 2;
+
+/// Arguments of `crossmesh doctor`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Write the findings as JSON to this file, - for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Look at the states recorded in this folder instead of the machine
+    #[arg(long, value_name = "FOLDER", conflicts_with = "record")]
+    fixture: Option<PathBuf>,
+    /// Record the states of all ranks in this folder, for --fixture and for reports of faults
+    #[arg(long, value_name = "FOLDER")]
+    record: Option<PathBuf>,
+}
+
+/// Runs the doctor on this machine or this rank.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let Some(folder) = &arguments.fixture {
+        let (states, pairs) = recorded::read(folder).map_err(failed)?;
+        return publish(&Report::of(&states, pairs), arguments);
+    }
+    let state = collect::state()?;
+    if env::text(env::SIZE).is_none() && !in_mpi_job() {
+        if let Some(folder) = &arguments.record {
+            recorded::write(folder, std::slice::from_ref(&state), &[]).map_err(failed)?;
+        }
+        return publish(&Report::of(&[state], None), arguments);
+    }
+    in_job(state, arguments)
+}
+
+/// Whether a starter made this process one of several ranks.
+fn in_mpi_job() -> bool {
+    ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]
+        .iter()
+        .any(|name| std::env::var(name).is_ok_and(|size| size != "1"))
+}
+
+fn failed(error: DoctorError) -> Failure {
+    let code = if error.is_bad_input() { BAD_INPUT } else { FAILED };
+    Failure::new(code, error)
+}
+
+/// Brings the job together; rank 0 reports and ends with the exit code of what was found.
+fn in_job(state: State, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let options = WorldOptions::from_environment().map_err(|error| Failure::new(BAD_INPUT, error))?;
+    let world = Communicator::world(&options).map_err(|error| Failure::new(FAILED, error))?;
+    match examine(&world, state, arguments) {
+        Ok(code) => {
+            let deadline = Communicator::default_deadline().map_err(|error| failed(error.into()))?;
+            world.finalize(deadline).map_err(|error| Failure::new(FAILED, error))?;
+            Ok(ExitCode::from(code))
+        }
+        Err(error) => {
+            let failure = failed(error);
+            let first = world.abort("doctor", &failure.message());
+            Err(if first.rank == world.rank() { failure } else { Failure::new(FAILED, first.to_string()) })
+        }
+    }
+}
+
+fn examine(world: &Communicator, mut state: State, arguments: &Arguments) -> Result<u8, DoctorError> {
+    state.rank = Some(world.rank().0);
+    state.ranks = world.size() as u32;
+    state.gpu = world.topology().gpu(world.rank()).map(|gpu| gpu.to_string());
+    world.barrier(Communicator::default_deadline()?)?;
+    state.system.clock = collect::clock();
+    let encoded = serde_json::to_vec(&state).map_err(DoctorError::Encode)?;
+    let all = world.allgather(&encoded, Communicator::default_deadline()?)?;
+    let states: Result<Vec<State>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
+    let states = states.map_err(DoctorError::Encode)?;
+    let pairs = pairs::probe(world, |round, rounds| {
+        if world.rank() == Rank(0) && rounds > 1 {
+            log::info!("pairs: round {round} of {rounds}");
+        }
+    })?;
+    let report = Report::of(&states, Some(pairs.clone()));
+    let mut told = Ok(());
+    if world.rank() == Rank(0) {
+        told = arguments.record.as_ref().map_or(Ok(()), |folder| recorded::write(folder, &states, &pairs));
+        told = told.and_then(|()| write(&report, arguments));
+    }
+    told?;
+    // One rank tells: a job whose other ranks end well is not said to have failed on each of them.
+    Ok(if world.rank() == Rank(0) { report.exit_code() } else { 0 })
+}
+
+fn publish(report: &Report, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    write(report, arguments).map_err(failed)?;
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+fn write(report: &Report, arguments: &Arguments) -> Result<(), DoctorError> {
+    let text = serde_json::to_string_pretty(report).map_err(DoctorError::Encode)? + "\n";
+    match arguments.json.as_deref() {
+        Some(path) if path == Path::new("-") => print(&text),
+        Some(path) => {
+            std::fs::write(path, &text).map_err(|source| DoctorError::Write { path: path.to_path_buf(), source })?;
+            print(&report.text())
+        }
+        None => print(&report.text()),
+    }
+}
+
+/// Writes to standard output; a reader that has seen enough is no fault.
+fn print(text: &str) -> Result<(), DoctorError> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(DoctorError::Write { path: "standard output".into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl From<env::EnvError> for DoctorError {
+    fn from(error: env::EnvError) -> Self {
+        Self::Comm(CommError::from(error))
+    }
+}

@@ -1,0 +1,40 @@
+//! Why a topology cannot be shown. In: errors of files, clusters, the job. Out: one enum. Guarantee: what the caller
+//! gave wrong exits with 2, the rest with 1.
+
+use crate::failure::{BAD_INPUT, Failure};
+use crossmesh::comm::CommError;
+use crossmesh::topology::discover::DiscoverError;
+use crossmesh::topology::{FileError, SyntheticError};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub(super) enum TopoError {
+    #[error("--from {} cannot be read", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("--from {} is no topology", .path.display())]
+    File { path: PathBuf, source: FileError },
+    #[error("--from is neither a file nor a cluster")]
+    From { source: SyntheticError },
+    #[error("{} cannot be written", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("facts cannot be written as JSON")]
+    Json { source: FileError },
+    #[error("facts of rank {rank} cannot be read; are all ranks of one crossmesh version?")]
+    Facts { rank: usize, source: serde_json::Error },
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl From<TopoError> for Failure {
+    fn from(error: TopoError) -> Self {
+        let bad_input = matches!(
+            error,
+            TopoError::Read { .. } | TopoError::File { .. } | TopoError::From { .. } | TopoError::Discover(_)
+        );
+        Failure::new(if bad_input { BAD_INPUT } else { 1 }, error)
+    }
+}

@@ -1,0 +1,100 @@
+//! `crossmesh topo`: what crossmesh takes a machine for.
+//!
+//! In: this machine, all hosts of a job, a topology file, or the text of a synthetic cluster. Out: a tree, a matrix of
+//! paths, a picture, JSON. Guarantee: every form shows what the library itself computes; under a job rank 0 shows all
+//! hosts and how they differ.
+
+mod error;
+mod job;
+mod json;
+mod matrix;
+mod svg;
+mod tree;
+
+use crate::failure::Failure;
+use crate::plain_file;
+use crossmesh::topology::{Cluster, ClusterOptions, HostFacts, Synthetic, file};
+use error::TopoError;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Stands for standard output.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Arguments of `crossmesh topo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Instead of this machine: a topology file (crossmesh topo --json, hwloc XML, NCCL XML), or a cluster such as
+    /// gb200-nvl72:2, hgx-h100:4, dgx-a100:1 or 4x[8gpu,8nic@50GB,nvlink450GB]
+    #[arg(long, value_name = "FILE|CLUSTER")]
+    from: Option<String>,
+    /// Show the path between every two devices, with its rate in GB/s, in place of the tree
+    #[arg(long)]
+    matrix: bool,
+    /// Draw a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write facts and what follows from them; - for standard output. Can be read again with --from and CROSSMESH_TOPOLOGY
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+}
+
+/// Shows the topology.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let options = ClusterOptions::from_environment()?;
+    let hosts = match &arguments.from {
+        Some(text) => Some(from(text)?),
+        None => job::hosts()?,
+    };
+    // Rank 0 shows what all have sent.
+    let Some(hosts) = hosts else { return Ok(ExitCode::SUCCESS) };
+    let cluster = Cluster::new(hosts, &options);
+    let mut silent = false;
+    if let Some(path) = &arguments.json {
+        silent |= path.as_os_str() == STANDARD_OUTPUT;
+        write(path, &json::render(&cluster)?)?;
+    }
+    if let Some(path) = &arguments.svg {
+        silent |= path.as_os_str() == STANDARD_OUTPUT;
+        write(path, &svg::render(&cluster))?;
+    }
+    if !silent {
+        let text = if arguments.matrix { matrix::render(&cluster) } else { tree::render(&cluster) };
+        write(Path::new(STANDARD_OUTPUT), &text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file where there is one of that name, else a synthetic cluster.
+fn from(text: &str) -> Result<Vec<HostFacts>, TopoError> {
+    let path = Path::new(text);
+    if path.exists() || text.contains('/') && text.contains('.') {
+        let contents =
+            plain_file::read_text(path).map_err(|source| TopoError::Read { path: path.to_path_buf(), source })?;
+        return file::parse(&contents).map_err(|source| TopoError::File { path: path.to_path_buf(), source });
+    }
+    let synthetic: Synthetic = text.parse().map_err(|source| TopoError::From { source })?;
+    Ok(synthetic.hosts())
+}
+
+/// Writes `text`; a reader of standard output that closes early is no error.
+fn write(path: &Path, text: &str) -> Result<(), TopoError> {
+    let written = match path.as_os_str() == STANDARD_OUTPUT {
+        true => std::io::stdout().write_all(text.as_bytes()),
+        false => fs::write(path, text),
+    };
+    match written {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            Err(TopoError::Write { path: path.to_path_buf(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `50`, `12.5`: bytes per second in GB/s for people.
+fn gigabytes(bytes_per_second: u64) -> String {
+    let rounded = (bytes_per_second as f64 / 1e8).round() / 10.0;
+    if rounded >= 100.0 { format!("{rounded:.0}") } else { rounded.to_string() }
+}

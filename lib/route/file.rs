@@ -1,0 +1,342 @@
+//! Plans as files. In: a manifest, options, topology. Out: a file, and back. Guarantee: versioned and checksummed; what is
+//! read passes all checks that building passes; a file of another version, topology or route is refused with both values.
+//!
+//! A file holds what a plan follows from, and the digest that ranks compare before the first byte. What a rank derives from
+//! it (cells, flows) is not in it: deriving it takes less time than reading the manifest does, it differs from rank to
+//! rank, and a reader need not trust it.
+//!
+//! Layout: 8 bytes of magic, 32 bits of version, 64 bits of length, so many bytes of content, their SHA-256; numbers are
+//! little-endian.
+
+use super::RouteOptions;
+use crate::PROTOCOL_VERSION;
+use crate::base::Rank;
+use crate::layout::Layout;
+use crate::plan::{Digest, Manifest, ManifestDigest, PlanError};
+use crate::topology::Topology;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+
+const MAGIC: &[u8; 8] = b"CMPLAN\r\n";
+const HEAD: usize = 8 + 4 + 8;
+const CHECKSUM: usize = 32;
+
+/// A plan file that cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlanFileError {
+    /// It cannot be read or written.
+    #[error("plan file {path:?}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path:?} is no plan file: it begins with {found:02x?}; write one with SavedPlan::save")]
+    Magic {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes.
+        found: Vec<u8>,
+    },
+    /// Another version wrote it.
+    #[error("plan file {path:?} has version {found} and this build reads version {expected}; write it again")]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Version in it.
+        found: u32,
+        /// Version of this build.
+        expected: u32,
+    },
+    /// It is shorter or longer than it says.
+    #[error(
+        "plan file {path:?} has {found} bytes and should have {expected}; it was cut off or added to: write it again"
+    )]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        found: u64,
+        /// What its head says.
+        expected: u64,
+    },
+    /// Its checksum does not fit.
+    #[error(
+        "plan file {path:?} is damaged: its content has SHA-256 {found} and should have {expected}; write it again"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Of its content.
+        found: String,
+        /// As the file says.
+        expected: String,
+    },
+    /// Its content makes no sense.
+    #[error("plan file {path:?} cannot be understood; write it again")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: postcard::Error,
+    },
+    /// A tensor names a layout that the file does not have.
+    #[error("plan file {path:?}: tensor {tensor:?} has layout {layout} of {layouts}; write it again")]
+    NoLayout {
+        /// The file.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// Number of the layout.
+        layout: u32,
+        /// How many there are.
+        layouts: usize,
+    },
+    /// Its manifest cannot be planned.
+    #[error("plan file {path:?}")]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: PlanError,
+    },
+    /// This build encodes the manifest in another way.
+    #[error(
+        "plan file {path:?} has digest {found} and this build gives its manifest {expected}; write it again with this build"
+    )]
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// In the file.
+        found: String,
+        /// Computed now.
+        expected: String,
+    },
+    /// It was made for something else.
+    #[error("plan file {path:?} was made for {what} {found}, and here it is {expected}; make a plan for this job")]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+        /// Value in the file.
+        found: String,
+        /// Value here.
+        expected: String,
+    },
+}
+
+/// A plan that can be kept: what it follows from.
+#[derive(Debug, Clone)]
+pub struct SavedPlan {
+    /// All tensors.
+    pub manifest: Arc<Manifest>,
+    /// Route.
+    pub options: RouteOptions,
+    /// Per rank its node and its domain.
+    places: Vec<(u32, u32)>,
+}
+
+/// What stands in the file.
+#[derive(Serialize, Deserialize)]
+struct Content {
+    options: RouteOptions,
+    places: Vec<(u32, u32)>,
+    layouts: Vec<Layout>,
+    tensors: Vec<StoredTensor>,
+    digest: Digest,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredTensor {
+    name: String,
+    source: u32,
+    destination: u32,
+}
+
+/// Numbers distinct layouts.
+#[derive(Default)]
+struct Layouts {
+    numbers: HashMap<Arc<Layout>, u32>,
+    by_pointer: HashMap<*const Layout, u32>,
+    list: Vec<Layout>,
+}
+
+impl Layouts {
+    fn number(&mut self, layout: &Arc<Layout>) -> u32 {
+        if let Some(&known) = self.by_pointer.get(&Arc::as_ptr(layout)) {
+            return known;
+        }
+        let next = self.list.len() as u32;
+        let number = *self.numbers.entry(layout.clone()).or_insert(next);
+        if number == next {
+            self.list.push(Layout::clone(layout));
+        }
+        self.by_pointer.insert(Arc::as_ptr(layout), number);
+        number
+    }
+}
+
+fn places(topology: &Topology) -> Vec<(u32, u32)> {
+    let ranks = (0..topology.size() as u32).map(Rank);
+    ranks.map(|rank| (topology.node(rank).0, topology.domain(rank).0)).collect()
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn digest(manifest: &Manifest, options: RouteOptions, places: &[(u32, u32)]) -> Digest {
+    ManifestDigest::new(manifest, format!("{} {} {places:?}", options.kind, options.injection).as_bytes()).root
+}
+
+impl SavedPlan {
+    /// A plan for the ranks of `topology`.
+    pub fn new(manifest: Arc<Manifest>, topology: &Topology, options: RouteOptions) -> Result<Self, PlanError> {
+        manifest.check_ranks(topology.size())?;
+        Ok(Self { manifest, options, places: places(topology) })
+    }
+
+    /// Writes it to a file, under another name first: a file that exists is whole.
+    pub fn save(&self, path: &Path) -> Result<(), PlanFileError> {
+        let failed = |source| PlanFileError::Io { path: path.to_path_buf(), source };
+        let bytes = self.to_bytes().map_err(|source| PlanFileError::Content { path: path.to_path_buf(), source })?;
+        let mut part = path.as_os_str().to_owned();
+        part.push(format!(".{}.part", std::process::id()));
+        let part = PathBuf::from(part);
+        let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+        if written.is_err() {
+            // What is left of it is of no use; the first error counts.
+            let _ = std::fs::remove_file(&part);
+        }
+        written.map_err(failed)
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>, postcard::Error> {
+        let mut layouts = Layouts::default();
+        let tensors = self.manifest.tensors().iter().map(|tensor| StoredTensor {
+            name: tensor.name.clone(),
+            source: layouts.number(&tensor.source),
+            destination: layouts.number(&tensor.destination),
+        });
+        let tensors = tensors.collect();
+        let content = postcard::to_allocvec(&Content {
+            options: self.options,
+            places: self.places.clone(),
+            layouts: layouts.list,
+            tensors,
+            digest: digest(&self.manifest, self.options, &self.places),
+        })?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(PROTOCOL_VERSION.to_le_bytes());
+        bytes.extend((content.len() as u64).to_le_bytes());
+        bytes.extend(&content);
+        bytes.extend(Sha256::digest(&content));
+        Ok(bytes)
+    }
+
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<Self, PlanFileError> {
+        let bytes = std::fs::read(path).map_err(|source| PlanFileError::Io { path: path.to_path_buf(), source })?;
+        Self::from_bytes(&bytes, path)
+    }
+
+    /// Reads the bytes of a file; `path` is its name in errors.
+    pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, PlanFileError> {
+        let path = path.to_path_buf();
+        let content = unwrap(bytes, &path)?;
+        let Content { options, places, layouts, tensors, digest: stated } = match postcard::from_bytes(content) {
+            Ok(content) => content,
+            Err(source) => return Err(PlanFileError::Content { path, source }),
+        };
+        let layouts: Vec<Arc<Layout>> = layouts.into_iter().map(Arc::new).collect();
+        let mut manifest = Manifest::new();
+        for tensor in tensors {
+            let find = |layout: u32| {
+                let missing = || (path.clone(), tensor.name.clone(), layouts.len());
+                layouts
+                    .get(layout as usize)
+                    .cloned()
+                    .ok_or_else(missing)
+                    .map_err(|(path, tensor, layouts)| PlanFileError::NoLayout { path, tensor, layout, layouts })
+            };
+            let (source, destination) = (find(tensor.source)?, find(tensor.destination)?);
+            let pushed = manifest.push(tensor.name, source, destination);
+            pushed.map_err(|source| PlanFileError::Plan { path: path.clone(), source })?;
+        }
+        let checked = manifest.check_ranks(places.len());
+        checked.map_err(|source| PlanFileError::Plan { path: path.clone(), source })?;
+        let computed = digest(&manifest, options, &places);
+        if computed != stated {
+            let (found, expected) = (hexadecimal(&stated), hexadecimal(&computed));
+            return Err(PlanFileError::Digest { path, found, expected });
+        }
+        Ok(Self { manifest: Arc::new(manifest), options, places })
+    }
+
+    /// Refuses a plan for other ranks, nodes, domains or another route than those of this job; `path` is its file.
+    pub fn expect(&self, topology: &Topology, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
+        let other =
+            |what: &str, found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| PlanFileError::Other {
+                path: path.to_path_buf(),
+                what: what.to_string(),
+                found: found.to_string(),
+                expected: expected.to_string(),
+            };
+        if self.options.kind != options.kind {
+            return Err(other("route", &self.options.kind, &options.kind));
+        }
+        if self.options.injection != options.injection {
+            return Err(other("injection", &self.options.injection, &options.injection));
+        }
+        let here = places(topology);
+        if self.places.len() != here.len() {
+            return Err(other("a number of ranks of", &self.places.len(), &here.len()));
+        }
+        let differing = self.places.iter().zip(&here).enumerate().find(|(_, (found, expected))| found != expected);
+        let Some((rank, (found, expected))) = differing else { return Ok(()) };
+        match found.1 == expected.1 {
+            true => Err(other(&format!("rank {rank} on node"), &found.0, &expected.0)),
+            false => Err(other(&format!("rank {rank} in domain"), &found.1, &expected.1)),
+        }
+    }
+}
+
+/// The content of a whole, undamaged file of this version.
+fn unwrap<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8], PlanFileError> {
+    let path = || path.to_path_buf();
+    if !bytes.starts_with(MAGIC) {
+        return Err(PlanFileError::Magic { path: path(), found: bytes.iter().take(MAGIC.len()).copied().collect() });
+    }
+    let number = |range: std::ops::Range<usize>| -> Option<u64> {
+        Some(bytes.get(range)?.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))
+    };
+    let short = || PlanFileError::Length { path: path(), found: bytes.len() as u64, expected: HEAD as u64 };
+    let version = number(8..12).ok_or_else(short)? as u32;
+    if version != PROTOCOL_VERSION {
+        return Err(PlanFileError::Version { path: path(), found: version, expected: PROTOCOL_VERSION });
+    }
+    let length = number(12..HEAD).ok_or_else(short)?;
+    let expected = length.saturating_add((HEAD + CHECKSUM) as u64);
+    if bytes.len() as u64 != expected {
+        return Err(PlanFileError::Length { path: path(), found: bytes.len() as u64, expected });
+    }
+    let (content, stated) = bytes[HEAD..].split_at(length as usize);
+    let computed = Sha256::digest(content);
+    if computed.as_slice() != stated {
+        let (found, expected) = (hexadecimal(&computed), hexadecimal(stated));
+        return Err(PlanFileError::Damaged { path: path(), found, expected });
+    }
+    Ok(content)
+}

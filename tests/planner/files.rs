@@ -1,0 +1,115 @@
+//! Plan files: written and read again, and every way in which one can be unfit.
+
+use super::random::cases;
+use super::{all_options, layout};
+use crossmesh::PROTOCOL_VERSION;
+use crossmesh::layout::{Dtype, Placement};
+use crossmesh::plan::{Manifest, ManifestDigest};
+use crossmesh::route::{PlanFileError, RouteOptions, SavedPlan};
+use crossmesh::topology::Topology;
+use proptest::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
+
+const NAME: &str = "step.plan";
+
+fn saved(plan: &SavedPlan) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(NAME);
+    plan.save(&path).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing but the file is left");
+    std::fs::read(path).unwrap()
+}
+
+fn read(bytes: &[u8]) -> Result<SavedPlan, PlanFileError> {
+    SavedPlan::from_bytes(bytes, Path::new(NAME))
+}
+
+fn example() -> (SavedPlan, Topology) {
+    let topology = Topology::from_domains(&[0, 0, 1, 1]);
+    let mut manifest = Manifest::new();
+    let source = layout(&[8, 6], Dtype::BF16, &[2], 0..2, &[Placement::shard(0)]);
+    let destination = layout(&[8, 6], Dtype::BF16, &[2], 2..4, &[Placement::chunk(1)]);
+    for name in ["up", "down"] {
+        manifest.push(name, source.clone(), destination.clone()).unwrap();
+    }
+    (SavedPlan::new(Arc::new(manifest), &topology, RouteOptions::default()).unwrap(), topology)
+}
+
+proptest! {
+    #[test]
+    fn files_give_back_what_was_saved(case in cases(), option in 0usize..6) {
+        let options = all_options()[option];
+        let plan = SavedPlan::new(case.manifest.clone(), &case.topology, options).unwrap();
+        let bytes = saved(&plan);
+        let again = read(&bytes).unwrap();
+        prop_assert_eq!(again.manifest.tensors(), case.manifest.tensors());
+        let root = |manifest: &Manifest| ManifestDigest::new(manifest, b"").root;
+        prop_assert_eq!(root(&again.manifest), root(&case.manifest));
+        prop_assert_eq!(again.options, options);
+        prop_assert!(again.expect(&case.topology, options, Path::new(NAME)).is_ok());
+        prop_assert_eq!(saved(&again), bytes, "the same plan gives the same file");
+    }
+
+    #[test]
+    fn no_changed_byte_passes(at in any::<prop::sample::Index>(), bit in 0u32..8) {
+        let mut bytes = saved(&example().0);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1u8 << bit;
+        prop_assert!(read(&bytes).is_err(), "byte {}", at);
+    }
+
+    #[test]
+    fn any_content_with_a_right_checksum_is_read_or_refused(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        use sha2::Digest;
+        let written = example().0;
+        let mut bytes = saved(&written);
+        let end = bytes.len() - 32;
+        for (at, value) in edits {
+            let at = 20 + at.index(end - 20);
+            bytes[at] = value;
+        }
+        let checksum = sha2::Sha256::digest(&bytes[20..end]);
+        bytes[end..].copy_from_slice(&checksum);
+        // Without a panic; the digest inside finds what the checksum cannot.
+        if let Ok(plan) = read(&bytes) {
+            prop_assert_eq!(plan.manifest.tensors(), written.manifest.tensors());
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_values() {
+    let (plan, topology) = example();
+    let bytes = saved(&plan);
+    let text = |error: PlanFileError| error.to_string();
+    let mut other = bytes.clone();
+    other[8..12].copy_from_slice(&(PROTOCOL_VERSION + 6).to_le_bytes());
+    let error = text(read(&other).unwrap_err());
+    assert!(error.contains(&format!("version {}", PROTOCOL_VERSION + 6)), "{error}");
+    assert!(error.contains(&format!("reads version {PROTOCOL_VERSION}")), "{error}");
+    for cut in [0, 3, 8, 11, 19, 20, bytes.len() - 1] {
+        let error = read(&bytes[..cut]).unwrap_err();
+        let expected = if cut < 8 {
+            matches!(error, PlanFileError::Magic { .. })
+        } else {
+            matches!(error, PlanFileError::Length { .. })
+        };
+        assert!(expected, "{cut}: {error}");
+    }
+    assert!(matches!(read(&[&bytes[..], b"x"].concat()), Err(PlanFileError::Length { .. })));
+
+    let expect = |topology: &Topology, options| text(plan.expect(topology, options, Path::new(NAME)).unwrap_err());
+    let moved = expect(&Topology::from_domains(&[0, 0, 0, 1]), RouteOptions::default());
+    assert!(moved.contains("rank 2 in domain 1, and here it is 0"), "{moved}");
+    let more = expect(&Topology::from_domains(&[0, 0, 1, 1, 1]), RouteOptions::default());
+    assert!(more.contains("ranks of 4, and here it is 5"), "{more}");
+    let flat = expect(&topology, all_options()[2]);
+    assert!(flat.contains("route hierarchical, and here it is flat"), "{flat}");
+    let single = expect(&topology, all_options()[1]);
+    assert!(single.contains("injection striped, and here it is single"), "{single}");
+    assert!(matches!(SavedPlan::load(Path::new("/nowhere/at.plan")), Err(PlanFileError::Io { .. })));
+    assert!(plan.save(Path::new("/nowhere/at.plan")).is_err());
+}
