@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
 use crate::rules_option::RulesOptionError;
+use crate::result_file::ResultFileError;
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::SizeError;
 use crossmesh::base::env::EnvError;
@@ -116,13 +117,9 @@ pub(crate) enum RefitError {
         #[source]
         source: std::io::Error,
     },
-    /// Results that cannot be written to an open stream.
-    #[error("cannot write the results to {path}")]
-    Stream {
-        path: String,
-        #[source]
-        source: std::io::Error,
-    },
+    /// Results.
+    #[error(transparent)]
+    Results(#[from] ResultFileError),
     /// An environment variable.
     #[error(transparent)]
     Env(#[from] EnvError),
@@ -145,7 +142,7 @@ impl RefitError {
                 cause,
                 ExecuteError::Env(_) | ExecuteError::Staging { .. } | ExecuteError::OptionsDiffer { .. }
             ),
-            Self::Wrong { .. } | Self::Comm(_) | Self::Write(_) | Self::Stream { .. } => false,
+            Self::Wrong { .. } | Self::Comm(_) | Self::Write(_) | Self::Results(_) => false,
             _ => true,
         }
     }
