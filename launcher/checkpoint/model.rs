@@ -121,7 +121,7 @@ impl Model {
     }
 
     /// A model with synthesised contents.
-    fn described(model: &model::Model) -> Self {
+    pub(crate) fn described(model: &model::Model) -> Self {
         let (dimensions, tied) = (model.dimensions(), model.tied().to_vec());
         Self { dimensions, tied, ..Self::new(description::synthetic(model), Vec::new()) }
     }

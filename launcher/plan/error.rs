@@ -34,7 +34,9 @@ pub(super) enum PlanCommandError {
         #[source]
         source: ParallelError,
     },
-    #[error("{sources} source and {destinations} destination ranks; all links are planned of at most {most} ranks in all")]
+    #[error(
+        "{sources} source and {destinations} destination ranks; all links are planned of at most {most} ranks in all"
+    )]
     TooManyRanks { sources: u32, destinations: u32, most: u32 },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -1,8 +1,9 @@
 //! What can go wrong with a refit.
 
+use crate::case::CaseError;
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
-use crate::rules_option::RulesOptionError;
 use crate::result_file::ResultFileError;
+use crate::rules_option::RulesOptionError;
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::SizeError;
 use crossmesh::base::env::EnvError;
@@ -28,6 +29,18 @@ pub(crate) enum RefitError {
         #[source]
         source: ParallelError,
     },
+    /// An argument that only a file of cases may stand for.
+    #[error("{name} is missing; give it, or --case FILE")]
+    Absent { name: &'static str },
+    /// Cases.
+    #[error(transparent)]
+    Case(#[from] CaseError),
+    /// Cases for other jobs.
+    #[error("none of {cases} cases fits {ranks} ranks; the smallest needs {needed}: start {needed} ranks")]
+    NoCase { cases: usize, ranks: usize, needed: usize },
+    /// Bytes of a case.
+    #[error("case {case:?}: {what} is {found} and the file expects {expected}")]
+    Unexpected { case: String, what: &'static str, found: u64, expected: u64 },
     /// A list of ranks.
     #[error("--{side}-ranks {text:?}: {item:?} is no rank or range of ranks; write numbers and ranges such as 0-3,8")]
     RankList { side: &'static str, text: String, item: String },
@@ -142,7 +155,7 @@ impl RefitError {
                 cause,
                 ExecuteError::Env(_) | ExecuteError::Staging { .. } | ExecuteError::OptionsDiffer { .. }
             ),
-            Self::Wrong { .. } | Self::Comm(_) | Self::Write(_) | Self::Results(_) => false,
+            Self::Wrong { .. } | Self::Unexpected { .. } | Self::Comm(_) | Self::Write(_) | Self::Results(_) => false,
             _ => true,
         }
     }

@@ -9,6 +9,7 @@ use crossmesh::execute::Mapped;
 use crossmesh::layout::parallel::ParallelSpec;
 use crossmesh::route::RouteOptions;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 /// Memory that tensors live in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,19 +27,26 @@ pub(crate) struct SideRequest {
     listed: Option<Vec<Rank>>,
 }
 
-/// The arguments, read.
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) src: SideRequest,
-    pub(crate) dst: SideRequest,
+/// How to move, whatever moves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
     pub(crate) route: RouteOptions,
     pub(crate) memory: MemoryChoice,
     pub(crate) nic_rate: Option<f64>,
+}
+
+/// A model and its sides, read from the arguments.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) model: PathBuf,
+    pub(crate) src: SideRequest,
+    pub(crate) dst: SideRequest,
+    pub(crate) settings: Settings,
     roles: Vec<(String, u32)>,
 }
 
-impl Request {
-    /// Reads the arguments; needs no ranks.
+impl Settings {
+    /// Reads the arguments.
     pub(crate) fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
         let option = |option, value: &str, allowed: String| RefitError::Option { option, value: value.into(), allowed };
         let mut route = RouteOptions::default();
@@ -67,12 +75,20 @@ impl Request {
             return Err(option("repeat", "0", "run at least once".into()));
         }
         let nic_rate = arguments.nic_rate.as_deref().map(read_rate).transpose()?;
+        Ok(Self { route, memory, nic_rate })
+    }
+}
+
+impl Request {
+    /// Reads the arguments; needs no ranks.
+    pub(crate) fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
+        let given = |name, text: &Option<String>| text.clone().ok_or(RefitError::Absent { name });
+        let model = arguments.model.clone().ok_or(RefitError::Absent { name: "MODEL" })?;
         Ok(Self {
-            src: SideRequest::parse("src", &arguments.src, arguments.src_ranks.as_deref())?,
-            dst: SideRequest::parse("dst", &arguments.dst, arguments.dst_ranks.as_deref())?,
-            route,
-            memory,
-            nic_rate,
+            model,
+            settings: Settings::parse(arguments)?,
+            src: SideRequest::parse("src", &given("--src", &arguments.src)?, arguments.src_ranks.as_deref())?,
+            dst: SideRequest::parse("dst", &given("--dst", &arguments.dst)?, arguments.dst_ranks.as_deref())?,
             roles: roles(),
         })
     }
@@ -231,9 +247,8 @@ mod tests {
         Ok(Request {
             src: SideRequest::parse("src", src, src_ranks)?,
             dst: SideRequest::parse("dst", dst, dst_ranks)?,
-            route: RouteOptions::default(),
-            memory: MemoryChoice::Shared,
-            nic_rate: None,
+            model: PathBuf::new(),
+            settings: Settings { route: RouteOptions::default(), memory: MemoryChoice::Shared, nic_rate: None },
             roles: Vec::new(),
         })
     }

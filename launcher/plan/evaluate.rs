@@ -1,0 +1,241 @@
+//! A job by every route. In: a job, what is asked for. Out: [`Evaluated`]: the report, and the flows of the chosen route.
+//! Guarantee: every route is proved before its numbers are shown; the choice is among what was asked for.
+
+use super::error::PlanCommandError;
+use super::job::Job;
+use super::report::{Balance, RankReport, Report, RouteReport, SimulatedReport, StageReport};
+use crossmesh::base::{Rank, env};
+use crossmesh::execute::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingShare, first_share};
+use crossmesh::plan::{Manifest, Plan};
+use crossmesh::route::{
+    Coverage, Flow, Injection, NicBound, RouteCost, RouteKind, RouteOptions, Routed, cheapest, check, name, nic_bound,
+    reason, route, simulate,
+};
+use crossmesh::topology::Machine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) kind: Option<RouteKind>,
+    pub(super) injection: Option<Injection>,
+    pub(super) simulate: bool,
+    staging: u64,
+    chunk: u64,
+}
+
+/// A job, planned.
+#[derive(Debug)]
+pub(super) struct Evaluated {
+    pub(super) report: Report,
+    /// Of the chosen route.
+    pub(super) flows: Vec<Flow>,
+}
+
+impl Asked {
+    /// Reads the words of the command line, and what the environment says over them.
+    pub(super) fn new(route: Option<&str>, injection: Option<&str>, simulate: bool) -> Result<Self, PlanCommandError> {
+        let wrong = |option, value: &str, allowed| PlanCommandError::Option { option, value: value.into(), allowed };
+        let kind = match route {
+            None | Some("auto") => None,
+            Some(text) => Some(text.parse().map_err(|allowed: String| wrong("route", text, allowed + ", auto"))?),
+        };
+        let injection = injection.map(|text| text.parse().map_err(|allowed| wrong("injection", text, allowed)));
+        Ok(Self {
+            kind: env::value(env::ROUTE)?.or(kind),
+            injection: env::value(env::INJECTION)?.or(injection.transpose()?),
+            simulate,
+            staging: env::byte_count(env::STAGING)?.unwrap_or(DEFAULT_STAGING),
+            chunk: env::byte_count(env::CHUNK)?.unwrap_or(DEFAULT_CHUNK),
+        })
+    }
+
+    fn allows(&self, options: RouteOptions) -> bool {
+        let injection =
+            options.kind != RouteKind::Hierarchical || self.injection.is_none_or(|asked| asked == options.injection);
+        self.kind.is_none_or(|kind| kind == options.kind) && injection
+    }
+}
+
+/// Plans `job`.
+pub(super) fn evaluate(job: &Job, asked: &Asked) -> Result<Evaluated, PlanCommandError> {
+    let began = Instant::now();
+    let plan = Plan::compile(job.manifest.clone(), job.machine.topology.size())?;
+    let mut routes = Vec::new();
+    let mut allowed: Vec<(RouteCost, Vec<Flow>)> = Vec::new();
+    let mut coverage = Coverage::default();
+    let mut simulated_seconds = 0.0;
+    for options in RouteOptions::ALL {
+        let routed = route(&plan, &job.machine.topology, options);
+        let proof = |source| PlanCommandError::Proof { title: job.title.clone(), route: name(options), source };
+        coverage = check(&plan, &routed.flows).map_err(proof)?;
+        let (cost, share) = cost(&routed, &job.machine, asked)?;
+        let simulation = Instant::now();
+        let simulated = asked.simulate.then(|| simulate(&routed.flows, &job.machine, share.chunk_bytes));
+        simulated_seconds += simulation.elapsed().as_secs_f64();
+        let simulated = simulated.map(|simulated| SimulatedReport {
+            seconds: simulated.seconds,
+            over_bound: (cost.bound.seconds() > 0.0).then(|| simulated.seconds / cost.bound.seconds()),
+            chunk_bytes: simulated.chunk_bytes,
+        });
+        routes.push(route_report(job, &routed.flows, &cost, share, simulated));
+        if asked.allows(options) {
+            allowed.push((cost, routed.flows));
+        }
+    }
+    let costs: Vec<RouteCost> = allowed.iter().map(|(cost, _)| cost.clone()).collect();
+    let Some(chosen) = cheapest(&costs) else {
+        let (kind, injection) = (asked.kind.map(|kind| kind.to_string()), asked.injection.map(|how| how.to_string()));
+        let (kind, injection) = (kind.unwrap_or_default(), injection.unwrap_or_default());
+        return Err(PlanCommandError::NoRoute { kind, injection });
+    };
+    let (cost, flows) = allowed.swap_remove(chosen);
+    let mut report = report(job, &plan, coverage, routes, &cost, reason(&costs, chosen))?;
+    report.plan_seconds = began.elapsed().as_secs_f64() - simulated_seconds;
+    Ok(Evaluated { report, flows })
+}
+
+/// What a route costs in the chunks that its hops leave.
+fn cost(routed: &Routed, machine: &Machine, asked: &Asked) -> Result<(RouteCost, StagingShare), PlanCommandError> {
+    let share = first_share(asked.staging, asked.chunk, routed.hops())?;
+    Ok((RouteCost::new(routed, machine, share.chunk_bytes), share))
+}
+
+fn route_report(
+    job: &Job,
+    flows: &[Flow],
+    cost: &RouteCost,
+    share: StagingShare,
+    simulated: Option<SimulatedReport>,
+) -> RouteReport {
+    let ranks: BTreeSet<Rank> = job.sources().into_iter().chain(job.destinations()).collect();
+    let nics: BTreeSet<u32> = ranks.iter().flat_map(|&rank| job.machine.nics_of(rank)).copied().collect();
+    let loads = || nics.iter().map(|&nic| cost.links.nics[nic as usize].most());
+    let domains = cost.traffic.ingress_per_domain.iter().zip(&job.domain_labels);
+    RouteReport {
+        name: cost.options.kind.to_string(),
+        injection: cost.options.injection.to_string(),
+        inter_domain_bytes: cost.traffic.inter_domain_bytes,
+        ingress_per_domain: domains.filter(|&(&bytes, _)| bytes > 0).map(|(&bytes, &label)| (label, bytes)).collect(),
+        max_nic_bytes: loads().max().unwrap_or(0),
+        min_nic_bytes: loads().min().unwrap_or(0),
+        max_nvlink_bytes: cost.links.nvlinks.iter().map(|link| link.most()).max().unwrap_or(0),
+        network_seconds: cost.bound.network_seconds,
+        nvlink_seconds: cost.bound.nvlink_seconds,
+        bound_seconds: cost.bound.seconds(),
+        predicted_seconds: cost.predicted_seconds,
+        simulated,
+        injectors: injectors(job, flows),
+        leaders: balance(job.destinations().iter().map(|rank| cost.traffic.ranks[rank.index()].network_received)),
+        flows: cost.flows,
+        chunks: cost.chunks,
+        chunk_bytes: share.chunk_bytes,
+        hops: cost.hops,
+        staging_bytes: if cost.traffic.inter_domain_bytes > 0 { share.bytes } else { 0 },
+    }
+}
+
+fn balance(bytes: impl Iterator<Item = u64>) -> Balance {
+    let bytes: Vec<u64> = bytes.collect();
+    let active = || bytes.iter().copied().filter(|&bytes| bytes > 0);
+    Balance {
+        active: active().count(),
+        of: bytes.len(),
+        max_bytes: active().max().unwrap_or(0),
+        min_bytes: active().min().unwrap_or(0),
+    }
+}
+
+/// Bytes that sources send to other domains as the first on their way.
+fn injectors(job: &Job, flows: &[Flow]) -> Balance {
+    let mut bytes: BTreeMap<Rank, u64> = job.sources().into_iter().map(|rank| (rank, 0)).collect();
+    for flow in flows {
+        let root = flow.nodes[0].rank;
+        let away = flow.children(0).filter(|(_, child)| !job.machine.same_domain(root, child.rank)).count() as u64;
+        *bytes.entry(root).or_default() += flow.bytes * away;
+    }
+    balance(bytes.into_values())
+}
+
+fn report(
+    job: &Job,
+    plan: &Plan,
+    coverage: Coverage,
+    routes: Vec<RouteReport>,
+    chosen: &RouteCost,
+    reason: String,
+) -> Result<Report, PlanCommandError> {
+    let NicBound { bytes: nic_bound_bytes, seconds: bound_seconds } = nic_bound(plan, &job.machine, Injection::Striped);
+    let stages = stages(job)?;
+    let (sources, destinations) = (job.sources(), job.destinations());
+    Ok(Report {
+        name: job.title.clone(),
+        topology: job.machine.name.clone(),
+        ranks: job.machine.topology.size(),
+        sources: sources.len(),
+        destinations: destinations.len(),
+        domains: job.machine.topology.domain_count(),
+        tensors: job.manifest.tensors().len(),
+        classes: plan.classes().len(),
+        bytes: job.manifest.global_bytes()?,
+        unique_bytes: plan.unique_bytes(),
+        delivered_bytes: plan.delivered_bytes(),
+        nic_bound_bytes,
+        bound_seconds,
+        stages_one_by_one_seconds: stages.iter().map(|stage| stage.bound_seconds).sum(),
+        stages,
+        coverage: if coverage.without_source == 0 { "complete" } else { "incomplete" },
+        without_source_bytes: coverage.without_source,
+        untaken_bytes: coverage.untaken,
+        padding_bytes: coverage.padding,
+        replicated_unknown: job.unmatched.clone(),
+        routes,
+        chosen: chosen.options.kind.to_string(),
+        chosen_injection: chosen.options.injection.to_string(),
+        reason,
+        per_rank: per_rank(job, chosen, &sources, &destinations),
+        as_expected: None,
+        plan_seconds: 0.0,
+    })
+}
+
+/// Tensors by the set of their source ranks, when there are several: what each costs alone.
+fn stages(job: &Job) -> Result<Vec<StageReport>, PlanCommandError> {
+    let mut manifests: BTreeMap<Vec<Rank>, Manifest> = BTreeMap::new();
+    for tensor in job.manifest.tensors() {
+        let mut ranks: Vec<Rank> = tensor.source.mesh().ranks().collect();
+        ranks.sort_unstable();
+        let manifest = manifests.entry(ranks).or_default();
+        manifest.push(tensor.name.clone(), tensor.source.clone(), tensor.destination.clone())?;
+    }
+    if manifests.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let stage = |(ranks, manifest): (Vec<Rank>, Manifest)| {
+        let bytes = manifest.global_bytes()?;
+        let plan = Plan::compile(Arc::new(manifest), job.machine.topology.size())?;
+        let bound_seconds = nic_bound(&plan, &job.machine, Injection::Striped).seconds;
+        Ok(StageReport { first_rank: ranks.first().map_or(0, |rank| rank.0), ranks: ranks.len(), bytes, bound_seconds })
+    };
+    manifests.into_iter().map(stage).collect()
+}
+
+fn per_rank(job: &Job, chosen: &RouteCost, sources: &[Rank], destinations: &[Rank]) -> Vec<RankReport> {
+    let topology = &job.machine.topology;
+    let rank_report = |(rank, traffic): (u32, &crossmesh::route::RankTraffic)| RankReport {
+        rank,
+        domain: job.domain_labels[topology.domain(Rank(rank)).index()],
+        node: topology.node(Rank(rank)).0,
+        gpu: job.machine.devices[rank as usize].gpu,
+        nics: job.machine.nics_of(Rank(rank)).to_vec(),
+        is_source: sources.binary_search(&Rank(rank)).is_ok(),
+        is_destination: destinations.binary_search(&Rank(rank)).is_ok(),
+        network_sent: traffic.network_sent,
+        network_received: traffic.network_received,
+        nvlink_sent: traffic.local_sent,
+        nvlink_received: traffic.local_received,
+    };
+    (0u32..).zip(&chosen.traffic.ranks).map(rank_report).collect()
+}
