@@ -12,6 +12,7 @@ const ROW: f64 = TITLE + 2.0 * HALF + 34.0;
 /// Bars that can be told apart.
 const MOST_BARS: usize = 700;
 const GAP: f64 = 8.0;
+const WIDEST: f64 = 32.0;
 
 /// Ranks of one domain that share a bar.
 struct Bar<'a> {
@@ -53,7 +54,7 @@ fn row(
     let most = bars.iter().map(|bar| most_of(bar, sent).max(most_of(bar, received))).max().unwrap_or(0);
     let middle = top + TITLE + HALF;
     let gaps = bars.windows(2).filter(|pair| pair[0].domain != pair[1].domain).count() as f64;
-    let step = (WIDTH - LEFT - 10.0 - gaps * GAP) / bars.len().max(1) as f64;
+    let step = ((WIDTH - LEFT - 10.0 - gaps * GAP) / bars.len().max(1) as f64).min(WIDEST);
     words(text, (LEFT, top + 14.0), "start", "", &format!("{title}, {} at most", human(most)));
     words(text, (LEFT - 8.0, middle - HALF + 10.0), "end", "quiet", &human(most));
     words(text, (LEFT - 8.0, middle + 4.0), "end", "quiet", "0");
@@ -70,7 +71,7 @@ fn row(
             [rank] => format!("rank {}", rank.rank),
             ranks => format!("ranks {} to {}, the most", ranks[0].rank, ranks[ranks.len() - 1].rank),
         };
-        let width = (step - 0.5).clamp(step * 0.6, 24.0);
+        let width = step * 0.85;
         let (up, down) = (most_of(bar, sent), most_of(bar, received));
         let height = HALF * share(up, most);
         rectangle(text, [x, middle - height, width, height], class, &format!("{name}: sent {}", human(up)));
