@@ -4,9 +4,9 @@
 //! ever shown.
 
 use crate::failure::Failure;
+use crate::standard_output;
 use crossmesh::base::env::{self, Variable};
 use serde::Serialize;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Arguments of `crossmesh env`.
@@ -38,10 +38,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         table(&entries) + &foreign(&env::unknown())
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(1, cause)),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    standard_output::print(&text).map_err(|cause| Failure::new(1, cause))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn entries(read: impl Fn(Variable) -> Option<String>) -> Vec<Entry> {

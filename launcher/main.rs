@@ -16,6 +16,7 @@ mod refit;
 mod result_file;
 mod rules_option;
 mod run;
+mod standard_output;
 mod topo;
 
 use clap::error::ErrorKind;

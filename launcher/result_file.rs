@@ -3,12 +3,10 @@
 //! are; a reader of standard output that has seen enough is no fault.
 
 use crate::checkpoint::{PendingFile, WriteError};
+use crate::standard_output;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-
-/// Stands for standard output.
-const STANDARD_OUTPUT: &str = "-";
 
 /// Results that cannot be written.
 #[derive(Debug, Error)]
@@ -68,18 +66,12 @@ impl ResultFile {
 
 /// Whether `path` stands for standard output.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == STANDARD_OUTPUT
+    path.as_os_str() == standard_output::NAME
 }
 
 /// Writes to standard output.
 pub(crate) fn print(text: &str) -> Result<(), ResultFileError> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
-            Err(ResultFileError::Stream { path: "standard output".into(), source })
-        }
-        _ => Ok(()),
-    }
+    standard_output::print(text).map_err(|source| ResultFileError::Stream { path: "standard output".into(), source })
 }
 
 /// What a path for results is.

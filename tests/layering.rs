@@ -29,7 +29,7 @@ const ORDER: [&str; 11] = [
 const PACKAGES: [&str; 4] = ["lib/bootstrap-mpi/", "lib/topology-hwloc/", "lib/capi/", "lib/python/"];
 /// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, the process's environment (to erase
 /// a key from it), a process between fork and exec, or the allocator that a test counts with.
-const UNSAFE: [&str; 13] = [
+const UNSAFE: [&str; 14] = [
     "lib/memory/",
     "lib/transport/",
     "lib/topology/discover/nvml",
@@ -42,6 +42,7 @@ const UNSAFE: [&str; 13] = [
     "launcher/checkpoint/mapped",
     "launcher/run/agent",
     "netplugin/",
+    "tests/gpu/",
     "tests/reshard/allocations",
 ];
 /// The one file that reads the project's environment variables.

@@ -4,6 +4,7 @@
 //! rank but the first waits in an ordinary transfer, inside and across domains as the job has them; the transfer itself
 //! is in neither figure.
 
+use super::clock;
 use super::error::BenchError;
 use super::output::{leaves_room_for_a_table, write_json};
 use super::{Complaint, deadline};
@@ -11,8 +12,6 @@ use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, ReshardOptions, Side};
 use crossmesh::layout::{Dtype, Layout, LayoutError, Mesh, Placement, View};
 use crossmesh::plan::Manifest;
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,8 +75,7 @@ impl Used {
 
 /// CPU seconds that this process has used.
 fn cpu_seconds() -> f64 {
-    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| seconds(usage.user_time()) + seconds(usage.system_time()))
+    clock::cpu_time().map_or(0.0, |time| time.as_secs_f64())
 }
 
 /// Lets all ranks but the first wait for it.

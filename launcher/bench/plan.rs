@@ -4,6 +4,7 @@
 //! proofs of all ranks in this process, one after the other. Guarantee: one thread; the time is CPU time of this process,
 //! so others do not count; building the manifest is counted apart.
 
+use super::clock;
 use super::error::BenchError;
 use super::output::{leaves_room_for_a_table, write_json};
 use crossmesh::base::Rank;
@@ -12,11 +13,10 @@ use crossmesh::layout::model::Model;
 use crossmesh::layout::parallel::{ParallelSpec, Rules};
 use crossmesh::plan::{Manifest, ModelSide, Plan, model_manifest};
 use crossmesh::route::{
-    Coverage, LeastLoad, RouteOptions, check, check_for, least_load, plan_for, route, route_for, traffic,
+    Coverage, Injection, RouteOptions, check, check_for, nic_bound, plan_for, route, route_for, traffic,
 };
-use crossmesh::topology::Topology;
+use crossmesh::topology::{LinkRate, Machine, Topology};
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,18 +93,12 @@ struct Clock(Duration);
 
 impl Clock {
     fn start() -> Result<Self, BenchError> {
-        Ok(Self(cpu_time()?))
+        Ok(Self(clock::cpu_time()?))
     }
 
     fn seconds(self) -> Result<f64, BenchError> {
-        Ok((cpu_time()?.saturating_sub(self.0)).as_secs_f64())
+        Ok((clock::cpu_time()?.saturating_sub(self.0)).as_secs_f64())
     }
-}
-
-fn cpu_time() -> Result<Duration, BenchError> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(BenchError::Usage)?;
-    let length = |time: TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000);
-    Ok(length(usage.user_time()) + length(usage.system_time()))
 }
 
 /// Plans, in this process alone.
@@ -131,7 +125,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, BenchError> {
         Some(rank) if rank < job.ranks => results.plan_one(&job, Rank(rank))?,
         Some(rank) => {
             let allowed = format!("must be below the {} ranks of both sides", job.ranks);
-            return Err(BenchError::Option { option: "rank".into(), value: rank.to_string(), allowed });
+            return Err(BenchError::Option { option: "rank", value: rank.to_string(), allowed });
         }
         None => results.plan_all(&job)?,
     }
@@ -215,8 +209,10 @@ impl Results {
             return Err(BenchError::Wrong(format!("ranks receive {sum} bytes and the plan of all delivers {all}")));
         }
         self.busiest_nic_bytes = Some(traffic(&flows, &job.topology).busiest_nic());
-        let least: LeastLoad = least_load(&plan, &job.topology);
-        self.bound_bytes = Some(least.busiest_nic());
+        // Every rank has a card of the same rate, whatever it is.
+        let (network, inside) = (LinkRate::network(1 << 30), LinkRate::nvlink(1 << 30));
+        let machine = Machine::one_nic_each("bench", job.topology.clone(), network, inside);
+        self.bound_bytes = Some(nic_bound(&plan, &machine, Injection::Striped).bytes);
         Ok(())
     }
 

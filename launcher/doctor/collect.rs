@@ -5,7 +5,8 @@
 use super::system::{DeviceFile, Limit, Space, State, System};
 use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::base::env;
-use crossmesh::topology::{discover, interface};
+use crossmesh::topology::discover::{self, Tree};
+use crossmesh::topology::interface;
 use nix::sys::resource::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,22 +77,23 @@ pub(super) fn state() -> Result<State, Failure> {
 }
 
 fn system(root: &Path) -> System {
+    let tree = Tree::at(root);
+    let first_line = |path: &str| tree.text(path)?.lines().next().map(String::from);
     System {
         crossmesh: crossmesh::BUILD.to_string(),
-        kernel: line(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
-        memlock: limit(Resource::RLIMIT_MEMLOCK),
+        kernel: first_line("proc/sys/kernel/osrelease").unwrap_or_default(),
         open_files: limit(Resource::RLIMIT_NOFILE),
         stack: limit(Resource::RLIMIT_STACK),
         shared_memory: space(&root.join("dev/shm")),
-        port_range: line(&root.join("proc/sys/net/ipv4/ip_local_port_range")).and_then(|text| pair(&text)),
-        listen_backlog: number(&root.join("proc/sys/net/core/somaxconn")),
-        ptrace_scope: number(&root.join("proc/sys/kernel/yama/ptrace_scope")),
-        may_trace: fs::read_to_string(root.join("proc/self/status")).is_ok_and(|status| may_trace(&status)),
-        device_files: device_files(root),
-        libraries: libraries(root),
+        port_range: tree.text("proc/sys/net/ipv4/ip_local_port_range").and_then(|text| pair(&text)),
+        listen_backlog: tree.value("proc/sys/net/core/somaxconn"),
+        ptrace_scope: tree.value("proc/sys/kernel/yama/ptrace_scope"),
+        may_trace: tree.text("proc/self/status").is_some_and(|status| may_trace(&status)),
+        device_files: device_files(root, &tree),
+        libraries: libraries(root, &tree),
         modules: modules(&root.join("sys/module")),
-        nvidia_driver: line(&root.join("proc/driver/nvidia/version")),
-        error_counters: error_counters(&root.join("sys/class/infiniband")),
+        nvidia_driver: first_line("proc/driver/nvidia/version"),
+        error_counters: error_counters(&tree),
         environment: environment(),
         unknown_variables: env::unknown(),
         addresses: addresses(),
@@ -112,15 +114,6 @@ fn limit(resource: Resource) -> Limit {
     }
 }
 
-fn line(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    text.lines().next().map(|line| line.trim().to_string())
-}
-
-fn number(path: &Path) -> Option<u64> {
-    line(path)?.parse().ok()
-}
-
 fn pair(text: &str) -> Option<(u32, u32)> {
     let mut words = text.split_whitespace().map(str::parse);
     Some((words.next()?.ok()?, words.next()?.ok()?))
@@ -137,18 +130,10 @@ fn space(path: &Path) -> Option<Space> {
     Some(Space { total_bytes: bytes(facts.blocks()), free_bytes: bytes(facts.blocks_available()) })
 }
 
-/// The names in a folder, sorted; none where it is not there.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
-    names
-}
-
-fn device_files(root: &Path) -> Vec<DeviceFile> {
+fn device_files(root: &Path, tree: &Tree) -> Vec<DeviceFile> {
     let mut files = Vec::new();
     for (folder, prefix) in [("dev/infiniband", "uverbs"), ("dev/nvidia-caps-imex-channels", "channel")] {
-        for name in names(&root.join(folder)).into_iter().filter(|name| name.starts_with(prefix)) {
+        for name in tree.names(folder).into_iter().filter(|name| name.starts_with(prefix)) {
             let path = root.join(folder).join(name);
             let opened = fs::OpenOptions::new().read(true).write(true).open(&path);
             files.push(DeviceFile {
@@ -161,19 +146,20 @@ fn device_files(root: &Path) -> Vec<DeviceFile> {
 }
 
 /// Where each library is; nothing is loaded.
-fn libraries(root: &Path) -> BTreeMap<String, Option<String>> {
+fn libraries(root: &Path, tree: &Tree) -> BTreeMap<String, Option<String>> {
     let mut folders: Vec<PathBuf> = std::env::var_os("LD_LIBRARY_PATH")
         .map(|path| std::env::split_paths(&path).filter(|path| path.is_absolute()).collect())
         .unwrap_or_default();
-    let listed = root.join("etc/ld.so.conf.d");
-    for name in names(&listed) {
-        let text = fs::read_to_string(listed.join(name)).unwrap_or_default();
+    for name in tree.names("etc/ld.so.conf.d") {
+        let text = tree.text(&format!("etc/ld.so.conf.d/{name}")).unwrap_or_default();
         folders.extend(text.lines().filter_map(|line| line.trim().strip_prefix('/')).map(|line| root.join(line)));
     }
     folders.extend(LIBRARY_FOLDERS.iter().map(|folder| root.join(folder)));
     let found: Vec<(String, PathBuf)> = folders
         .iter()
-        .flat_map(|folder| names(folder).into_iter().map(|name| (name.clone(), folder.join(name))))
+        .flat_map(|folder| {
+            tree.names(&folder.to_string_lossy()).into_iter().map(|name| (name.clone(), folder.join(name)))
+        })
         .filter(|(name, _)| LIBRARIES.iter().any(|library| name.starts_with(library)))
         .collect();
     let place = |library: &str| found.iter().find(|(name, _)| name.starts_with(library));
@@ -187,13 +173,13 @@ fn modules(folder: &Path) -> Vec<String> {
     MODULES.iter().filter(|name| folder.join(name).is_dir()).map(|name| (*name).to_string()).collect()
 }
 
-fn error_counters(devices: &Path) -> BTreeMap<String, u64> {
+fn error_counters(tree: &Tree) -> BTreeMap<String, u64> {
     let mut counters = BTreeMap::new();
-    for device in names(devices) {
-        let ports = devices.join(&device).join("ports");
-        for port in names(&ports) {
+    for device in tree.names("sys/class/infiniband") {
+        let ports = format!("sys/class/infiniband/{device}/ports");
+        for port in tree.names(&ports) {
             for counter in COUNTERS {
-                let count = number(&ports.join(&port).join(counter)).unwrap_or(0);
+                let count: u64 = tree.value(&format!("{ports}/{port}/{counter}")).unwrap_or(0);
                 if count > 0 {
                     let name = counter.rsplit('/').next().unwrap_or(counter);
                     counters.insert(format!("{device}/{port}/{name}"), count);

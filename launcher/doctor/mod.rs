@@ -16,11 +16,11 @@ mod system;
 mod tests;
 
 use crate::failure::{BAD_INPUT, Failure};
+use crate::standard_output;
 use crossmesh::base::{Rank, env};
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
 use error::DoctorError;
 use report::Report;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use system::State;
@@ -120,25 +120,15 @@ fn publish(report: &Report, arguments: &Arguments) -> Result<ExitCode, Failure> 
 }
 
 fn write(report: &Report, arguments: &Arguments) -> Result<(), DoctorError> {
-    let text = serde_json::to_string_pretty(report).map_err(DoctorError::Encode)? + "\n";
-    match arguments.json.as_deref() {
-        Some(path) if path == Path::new("-") => print(&text),
-        Some(path) => {
-            std::fs::write(path, &text).map_err(|source| DoctorError::Write { path: path.to_path_buf(), source })?;
-            print(&report.text())
+    let refused = |path: &Path, source| DoctorError::Write { path: path.to_path_buf(), source };
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(report).map_err(DoctorError::Encode)? + "\n";
+        standard_output::write(path, &text).map_err(|source| refused(path, source))?;
+        if path.as_os_str() == standard_output::NAME {
+            return Ok(());
         }
-        None => print(&report.text()),
     }
-}
-
-/// Writes to standard output; a reader that has seen enough is no fault.
-fn print(text: &str) -> Result<(), DoctorError> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(DoctorError::Write { path: "standard output".into(), source })
-        }
-        _ => Ok(()),
-    }
+    standard_output::print(&report.text()).map_err(|source| refused(Path::new("standard output"), source))
 }
 
 impl From<env::EnvError> for DoctorError {

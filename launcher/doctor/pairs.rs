@@ -8,6 +8,7 @@ use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, Reshard, Reshard
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement, View};
 use crossmesh::plan::Manifest;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -56,7 +57,7 @@ pub(super) fn probe(world: &Communicator, mut done: impl FnMut(usize, usize)) ->
         done(round + 1, distances.len());
     }
     // Others used the cores and cards meanwhile: what looks slow is tried again, one pair at a time.
-    for number in slow(&pairs) {
+    for (number, _) in slow(&pairs) {
         let ranks = pairs[number].ranks;
         let again = meet(world, ranks.contains(&world.rank().0).then_some(ranks))?;
         if let Some(again) = again.into_iter().next() {
@@ -166,18 +167,21 @@ fn deadline() -> Result<Deadline, DoctorError> {
     Ok(Communicator::default_deadline()?)
 }
 
-/// Median of the slower directions of all working pairs of a link.
-fn median(pairs: &[Pair], link: &str) -> Option<f64> {
-    let mut rates: Vec<f64> =
-        pairs.iter().filter(|pair| pair.link == link && pair.error.is_none()).map(Pair::slower).collect();
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied()
-}
-
-/// Pairs below their kind.
-fn slow(pairs: &[Pair]) -> Vec<usize> {
-    let below = |pair: &Pair| median(pairs, &pair.link).is_some_and(|median| pair.slower() < SLOW * median);
-    (0..pairs.len()).filter(|&number| pairs[number].error.is_none() && below(&pairs[number])).collect()
+/// Working pairs below their kind: their numbers, with the median of the slower directions of all working pairs of the
+/// link.
+fn slow(pairs: &[Pair]) -> Vec<(usize, f64)> {
+    let working = || pairs.iter().enumerate().filter(|(_, pair)| pair.error.is_none());
+    let mut rates: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (_, pair) in working() {
+        rates.entry(&pair.link).or_default().push(pair.slower());
+    }
+    let median = |(link, mut rates): (_, Vec<f64>)| {
+        rates.sort_by(f64::total_cmp);
+        (link, rates[rates.len() / 2])
+    };
+    let medians: BTreeMap<&str, f64> = rates.into_iter().map(median).collect();
+    let beside = working().map(|(number, pair)| (number, pair.slower(), medians[pair.link.as_str()]));
+    beside.filter(|(_, rate, median)| *rate < SLOW * median).map(|(number, _, median)| (number, median)).collect()
 }
 
 /// What is wrong with which pairs; `name` says who a rank is.
@@ -192,9 +196,8 @@ pub(super) fn findings(pairs: &[Pair], name: impl Fn(u32) -> String) -> Vec<Find
         };
         Some(Finding::new("pair-failure", Severity::Failure, what, place(pair)).seen(error, "right bytes both ways").cure(cure))
     });
-    let slow = slow(pairs).into_iter().map(|number| {
+    let slow = slow(pairs).into_iter().map(|(number, median)| {
         let pair = &pairs[number];
-        let median = median(pairs, &pair.link).unwrap_or(0.0);
         let what = format!("two ranks are slower than others over {}", pair.link);
         Finding::new("pair-bandwidth", Severity::Warning, what, place(pair))
             .seen(

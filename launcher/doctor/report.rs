@@ -1,7 +1,7 @@
 //! What the doctor says. In: states, outcomes, pairs. Out: a text for people, JSON, the exit code. Guarantee: checks that
 //! did not run are listed with the reason.
 
-use super::checks::{JOB, LOCAL};
+use super::checks::{JOB, LOCAL, job};
 use super::finding::{Finding, Outcome, Severity, merge};
 use super::pairs::{self, Pair};
 use super::system::State;
@@ -31,11 +31,7 @@ impl Report {
         let in_job = states.iter().any(|state| state.rank.is_some());
         let mut report = Self {
             crossmesh: crossmesh::BUILD,
-            hosts: states
-                .iter()
-                .map(|state| (&state.host_token, &state.facts.host))
-                .collect::<std::collections::BTreeSet<_>>()
-                .len(),
+            hosts: job::hosts(states).len(),
             ranks: if in_job { states.len() } else { 0 },
             findings: Vec::new(),
             passed: Vec::new(),

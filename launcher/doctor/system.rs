@@ -29,7 +29,6 @@ pub(crate) struct System {
     pub(crate) crossmesh: String,
     /// Release of the kernel.
     pub(crate) kernel: String,
-    pub(crate) memlock: Limit,
     pub(crate) open_files: Limit,
     pub(crate) stack: Limit,
     /// `/dev/shm`.

@@ -34,18 +34,14 @@ fn facts() -> HostFacts {
 fn nic(device: &str, interface: &str) -> Nic {
     let gid = |index, gid: &str| Gid { index, gid: gid.into(), kind: Some("RoCE v2".into()) };
     Nic {
-        device: device.into(),
-        port: 1,
         link_layer: LinkLayer::Ethernet,
         bytes_per_second: 50_000_000_000,
         state: PortState::Active,
-        guid: String::new(),
-        pci: None,
         numa: Some(0),
         gids: vec![gid(0, "fe80::1"), gid(3, "::ffff:10.0.0.1")],
         interface: Some(interface.into()),
-        virtual_function: false,
         openable: Some(true),
+        ..Nic::at(device, 1)
     }
 }
 
@@ -69,7 +65,6 @@ fn healthy(rank: u32, host: &str) -> State {
         system: System {
             crossmesh: "0.1".into(),
             kernel: "6.8.0".into(),
-            memlock: Limit::Unlimited,
             open_files: Limit::At(1 << 20),
             stack: Limit::At(8 << 20),
             shared_memory: Some(Space { total_bytes: 1 << 30, free_bytes: 1 << 30 }),
@@ -120,7 +115,7 @@ fn a_bare_machine_says_what_it_could_not_look_at() {
 type Case = (&'static str, Severity, fn(&mut State));
 
 const CASES: &[Case] = &[
-    ("memlock", Severity::Failure, |state| state.system.memlock = Limit::At(64 << 10)),
+    ("memlock", Severity::Failure, |state| state.facts.limits.locked_memory_bytes = Some(64 << 10)),
     ("open-files", Severity::Failure, |state| state.system.open_files = Limit::At(64)),
     ("open-files", Severity::Warning, |state| {
         (state.ranks, state.system.open_files) = (600, Limit::At(65536));

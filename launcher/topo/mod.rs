@@ -13,15 +13,11 @@ mod tree;
 
 use crate::failure::Failure;
 use crate::plain_file;
+use crate::standard_output;
 use crossmesh::topology::{Cluster, ClusterOptions, HostFacts, Synthetic, file};
 use error::TopoError;
-use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Stands for standard output.
-const STANDARD_OUTPUT: &str = "-";
 
 /// Arguments of `crossmesh topo`.
 #[derive(Debug, clap::Args)]
@@ -53,16 +49,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let cluster = Cluster::new(hosts, &options);
     let mut silent = false;
     if let Some(path) = &arguments.json {
-        silent |= path.as_os_str() == STANDARD_OUTPUT;
+        silent |= path.as_os_str() == standard_output::NAME;
         write(path, &json::render(&cluster)?)?;
     }
     if let Some(path) = &arguments.svg {
-        silent |= path.as_os_str() == STANDARD_OUTPUT;
+        silent |= path.as_os_str() == standard_output::NAME;
         write(path, &svg::render(&cluster))?;
     }
     if !silent {
         let text = if arguments.matrix { matrix::render(&cluster) } else { tree::render(&cluster) };
-        write(Path::new(STANDARD_OUTPUT), &text)?;
+        write(Path::new(standard_output::NAME), &text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -79,18 +75,8 @@ fn from(text: &str) -> Result<Vec<HostFacts>, TopoError> {
     Ok(synthetic.hosts())
 }
 
-/// Writes `text`; a reader of standard output that closes early is no error.
 fn write(path: &Path, text: &str) -> Result<(), TopoError> {
-    let written = match path.as_os_str() == STANDARD_OUTPUT {
-        true => std::io::stdout().write_all(text.as_bytes()),
-        false => fs::write(path, text),
-    };
-    match written {
-        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
-            Err(TopoError::Write { path: path.to_path_buf(), source })
-        }
-        _ => Ok(()),
-    }
+    standard_output::write(path, text).map_err(|source| TopoError::Write { path: path.to_path_buf(), source })
 }
 
 /// `50`, `12.5`: bytes per second in GB/s for people.

@@ -8,7 +8,7 @@ use crossmesh::topology::cluster::{Node, Paths, nvlink_rate_of};
 use std::fmt::Write;
 
 /// Device boxes, in pixels.
-const WIDTH: usize = 92;
+const WIDTH: usize = 116;
 const HEIGHT: usize = 44;
 /// Space between boxes, and of text above them.
 const GAP: usize = 10;
@@ -54,31 +54,34 @@ fn draw_node(text: &mut String, node: &Node, (x, y): (usize, usize), (width, hei
     let rate = facts.gpus.first().map(nvlink_rate_of).filter(|&rate| rate > 0);
     let nvlink = rate.map(|rate| format!(", NVLink {} GB/s a GPU", gigabytes(rate))).unwrap_or_default();
     label_at(text, x + GAP, y + 16, "start", &format!("{}{nvlink}", facts.host));
-    let slot = |position: usize| x + GAP + position * (WIDTH + GAP);
+    // Each row is spread over the width, so that lines are short where there are more NICs than GPUs.
+    let spread = |position: usize, count: usize| x + GAP / 2 + (2 * position + 1) * (width - GAP) / (2 * count.max(1));
+    let (gpu_middle, nic_middle) = (|gpu| spread(gpu, facts.gpus.len()), |nic| spread(nic, facts.nics.len()));
     let (gpus, nics) = (y + TITLE, y + TITLE + HEIGHT + WIRES);
     for (position, gpu) in facts.gpus.iter().enumerate() {
         for &nic in &node.pairing.nics_of_gpu[position] {
             let kind = paths.gpu_to_nic(gpu, &facts.nics[nic]).kind;
-            let (from, to) = (slot(position) + WIDTH / 2, slot(nic) + WIDTH / 2);
+            let (from, to) = (gpu_middle(position), nic_middle(nic));
             let (top, bottom) = (gpus + HEIGHT, nics);
             let _ = writeln!(
                 text,
                 "<line x1=\"{from}\" y1=\"{top}\" x2=\"{to}\" y2=\"{bottom}\" stroke=\"#555\" stroke-width=\"1.5\"/>"
             );
-            label_at(text, (from + to) / 2 + 4, (top + bottom) / 2 + 4, "start", &kind.to_string());
+            label_at(text, to + 4, bottom - 4, "start", &kind.to_string());
         }
-        rectangle(text, (slot(position), gpus), (WIDTH, HEIGHT), colour(node.domains[position]));
-        let middle = slot(position) + WIDTH / 2;
+        let middle = gpu_middle(position);
+        rectangle(text, (middle - WIDTH / 2, gpus), (WIDTH, HEIGHT), colour(node.domains[position]));
         label_at(text, middle, gpus + 18, "middle", &format!("GPU {}", gpu.index));
         label_at(text, middle, gpus + 34, "middle", &gpu.pci.to_string());
     }
     for (position, nic) in facts.nics.iter().enumerate() {
         let rail = node.rails.get(&position);
-        rectangle(text, (slot(position), nics), (WIDTH, HEIGHT), if rail.is_some() { "#ffffff" } else { "#dddddd" });
-        let middle = slot(position) + WIDTH / 2;
+        let middle = nic_middle(position);
+        let fill = if rail.is_some() { "#ffffff" } else { "#dddddd" };
+        rectangle(text, (middle - WIDTH / 2, nics), (WIDTH, HEIGHT), fill);
         label_at(text, middle, nics + 18, "middle", &nic.device);
-        let use_of =
-            rail.map_or("not used".to_string(), |rail| format!("rail {rail}, {}", gigabytes(nic.bytes_per_second)));
+        let use_of = rail
+            .map_or("not used".to_string(), |rail| format!("rail {rail}, {} GB/s", gigabytes(nic.bytes_per_second)));
         label_at(text, middle, nics + 34, "middle", &use_of);
     }
 }

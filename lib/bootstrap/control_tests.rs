@@ -5,6 +5,7 @@ use super::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -169,6 +170,36 @@ fn of_two_aborts_one_holds_everywhere() {
         assert!(causes[0].rank == Rank(1) || causes[0].rank == Rank(3));
         assert!(causes.iter().all(|cause| *cause == causes[0]), "{causes:?}");
     }
+}
+
+#[test]
+fn an_abort_sets_off_an_alarm_given_before_or_after() {
+    let alarms = job(3, |control| {
+        let rung = Arc::new(AtomicU32::new(0));
+        let alarm = rung.clone();
+        let alarm = Box::new(move || {
+            alarm.fetch_add(1, Ordering::SeqCst);
+        });
+        let (soon, late) = (limit(), control.rank() == Rank(2));
+        let mut alarm = Some(alarm);
+        if !late {
+            alarm.take().into_iter().for_each(|alarm| control.on_abort(alarm));
+        }
+        control.barrier(0, &everyone(&control), soon).unwrap();
+        if control.rank() == Rank(1) {
+            control.abort(cause(Rank(1), "stopped"));
+        }
+        while !control.is_aborted() || !late && rung.load(Ordering::SeqCst) == 0 {
+            assert!(!soon.expired(), "no abort, or no alarm");
+            thread::sleep(Duration::from_millis(1));
+        }
+        if late {
+            assert_eq!(rung.load(Ordering::SeqCst), 0, "nobody had it");
+            alarm.take().into_iter().for_each(|alarm| control.on_abort(alarm));
+        }
+        rung.load(Ordering::SeqCst)
+    });
+    assert!(alarms.iter().all(|&rung| rung >= 1), "{alarms:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::world::{self, World, WorldOptions};
 use super::{Buffers, CommError, Reshard, ReshardOptions};
 use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::Cause;
-use crate::execute::Group;
+use crate::execute::{Group, LinkFacts, test_links};
 use crate::plan::Manifest;
 use crate::route::SavedPlan;
 use crate::topology::Topology;
@@ -142,6 +142,11 @@ impl Communicator {
         let mut transfer = self.reshard_init(manifest, buffers, options, deadline)?;
         transfer.start()?;
         Ok(transfer.wait(deadline)?)
+    }
+
+    /// Tests the links between the GPUs of each host, `device` being this rank's; collective. See [`test_links`].
+    pub fn test_links(&self, device: u32, fresh: bool, deadline: Deadline) -> Result<Vec<LinkFacts>, CommError> {
+        Ok(test_links(&self.group, device, fresh, deadline)?)
     }
 
     /// Ends the whole job with a cause that every rank will report; returns the cause that came first.

@@ -58,8 +58,9 @@ mod communicator;
 mod error;
 mod world;
 
-pub use crate::execute::{Buffers, Report, Reshard, ReshardOptions, Side, TensorBuffer};
+pub use crate::execute::{Buffers, LinkFacts, LinkVerdict, Report, Reshard, ReshardOptions, Side, TensorBuffer};
 pub use crate::memory::Buffer;
+pub use crate::memory::device::{Device, DeviceMemory, Stream};
 pub use communicator::Communicator;
 pub use error::CommError;
 pub use world::WorldOptions;

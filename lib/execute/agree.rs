@@ -2,7 +2,7 @@
 //! Out: what the ranks decide together (chunk size, who can be read). Guarantee: every rank returns the same
 //! verdict; a difference is named by rank, tensor, field and both values.
 
-use super::tensors::LocalTensors;
+use super::tensors::{LocalTensors, MemoryOf};
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::Manifest;
@@ -22,10 +22,14 @@ struct Hello {
     /// What is wrong with its manifest or buffers.
     fault: Option<String>,
     all_shared: bool,
+    memory: MemoryOf,
     number: u64,
     chunk: u64,
     cores: u32,
 }
+
+/// Options and facts that all ranks must share, in the order in which they are compared.
+pub(super) const OPTIONS: [&str; 4] = ["route", "injection", "mapped memory (CROSSMESH_MAPPED)", "domains"];
 
 /// What ranks decided together.
 #[derive(Debug, Clone)]
@@ -34,6 +38,8 @@ pub(super) struct Agreement {
     pub(super) context: u64,
     /// Per rank, whether all its buffers are shared.
     pub(super) all_shared: Vec<bool>,
+    /// Per rank, where its tensors are.
+    pub(super) memory: Vec<MemoryOf>,
     /// Smallest chunk that any rank asked for.
     pub(super) chunk: u64,
     /// Fewest cores that any rank may run on.
@@ -57,18 +63,19 @@ pub(super) fn chain(error: &dyn Error) -> String {
 pub(super) fn agree(
     group: &Group,
     manifest: &Manifest,
-    (options, chunk): (&str, u64),
+    (options, chunk): (&[String], u64),
     settings: Result<(), ExecuteError>,
     local: Result<LocalTensors, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(LocalTensors, Agreement), ExecuteError> {
-    let digest = ManifestDigest::new(manifest, options.as_bytes());
+    let digest = ManifestDigest::new(manifest, options.join("\n").as_bytes());
     let hello = Hello {
         root: digest.root,
         context: digest.context,
         unreadable: settings.as_ref().err().map(|error| chain(error)),
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
+        memory: local.as_ref().map_or(MemoryOf::None, LocalTensors::memory),
         number: group.transfers.load(Ordering::Acquire),
         chunk,
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
@@ -86,6 +93,7 @@ pub(super) fn agree(
     let agreement = Agreement {
         context: context(group.context, number),
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
+        memory: hellos.iter().map(|hello| hello.memory).collect(),
         chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
         cores: hellos.iter().map(|hello| hello.cores).min().unwrap_or(1),
     };
@@ -142,25 +150,29 @@ fn difference(
     group: &Group,
     manifest: &Manifest,
     digest: &ManifestDigest,
-    options: &str,
+    options: &[String],
     (first, other): (Rank, Rank),
     contexts_differ: bool,
     deadline: Deadline,
 ) -> Result<ExecuteError, ExecuteError> {
+    let concerned = first == group.rank || other == group.rank;
     if contexts_differ {
-        let values: Vec<String> = gather(group, &options, deadline)?;
-        return Ok(ExecuteError::OptionsDiffer {
-            first,
-            other,
-            what: "options or topology",
-            first_value: values[first.index()].clone(),
-            other_value: values[other.index()].clone(),
-        });
+        let values: Vec<Vec<String>> = gather(group, if concerned { options } else { &[] }, deadline)?;
+        let (reference, differing) = (&values[first.index()], &values[other.index()]);
+        let field = (0..OPTIONS.len()).find(|&field| reference.get(field) != differing.get(field));
+        // Equal options in unequal hashes are another version's.
+        let (what, value) = match field {
+            Some(field) => (OPTIONS[field], [reference, differing].map(|values| values.get(field).cloned())),
+            None => ("version", [None, None]),
+        };
+        let [first_value, other_value] = value.map(|value| value.unwrap_or_else(|| "not stated".into()));
+        return Ok(ExecuteError::OptionsDiffer { first, other, what, first_value, other_value });
     }
     // Eight bytes of a leaf tell tensors apart well enough to find the first that differs.
     let leaves: Vec<u64> =
         digest.leaves.iter().map(|leaf| leaf.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
-    let all: Vec<Vec<u64>> = gather(group, &leaves, deadline)?;
+    // Only the two that are compared: all leaves of all ranks would be as many as the job has shards.
+    let all: Vec<Vec<u64>> = gather(group, if concerned { &leaves[..] } else { &[] }, deadline)?;
     let (reference, differing) = (&all[first.index()], &all[other.index()]);
     let shorter = reference.len().min(differing.len());
     let tensor = (0..shorter).find(|&index| reference[index] != differing[index]).unwrap_or(shorter);
@@ -188,7 +200,7 @@ fn difference(
 }
 
 /// Everybody's value.
-pub(super) fn gather<T: Serialize, R: for<'a> Deserialize<'a>>(
+pub(super) fn gather<T: Serialize + ?Sized, R: for<'a> Deserialize<'a>>(
     group: &Group,
     mine: &T,
     deadline: Deadline,

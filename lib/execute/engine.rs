@@ -6,6 +6,7 @@ use super::ExecuteError;
 use super::agree::chain;
 use super::alarm::Alarm;
 use super::execution::Execution;
+use super::links::Links;
 use super::rest::{self, Rest};
 use super::turns::Turns;
 use crate::base::{Backoff, Deadline, Rank};
@@ -25,19 +26,6 @@ const VERDICT: Duration = Duration::from_secs(2);
 
 /// How long the progress thread sleeps when nothing wakes it.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// The message links of this process.
-pub(super) struct Links(Vec<Box<dyn MessageLink>>);
-
-impl Links {
-    pub(super) fn get(&mut self, number: usize) -> &mut dyn MessageLink {
-        &mut *self.0[number]
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
 
 /// Signal indices of one peer that a transfer reserved.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,9 @@ use super::Side;
 use crate::base::{Rank, env::EnvError};
 use crate::bootstrap::{BootstrapError, Cause};
 use crate::layout::LayoutError;
-use crate::memory::MemoryError;
+use crate::memory::{DeviceError, MemoryError};
 use crate::plan::PlanError;
-use crate::route::CheckError;
+use crate::route::{CheckError, RouteKind};
 use crate::transport::TransportError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +61,57 @@ pub enum ExecuteError {
         /// Its side.
         second_side: Side,
     },
+    /// A GPU.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Tensors in the memory of hosts and of GPUs.
+    #[error(
+        "rank {rank} has tensors {found}, and rank {other} has tensors on a GPU; all tensors of a transfer must be in the memory of GPUs, one for each rank, or all in the memory of hosts"
+    )]
+    MixedMemory {
+        /// A rank whose tensors are elsewhere.
+        rank: Rank,
+        /// Where.
+        found: &'static str,
+        /// A rank with a GPU.
+        other: Rank,
+    },
+    /// GPUs of several hosts.
+    #[error(
+        "rank {rank} on host {host} and rank {other} on host {other_host} have tensors on GPUs; GPUs of one host only can exchange tensors directly: copy them to host memory to cross the network"
+    )]
+    DevicesOfHosts {
+        /// A rank.
+        rank: Rank,
+        /// Its host.
+        host: String,
+        /// Another.
+        other: Rank,
+        /// Its host.
+        other_host: String,
+    },
+    /// A route that GPUs cannot take.
+    #[error("route {route} stores bytes at ranks that do not want them, which GPUs cannot; use hierarchical or flat")]
+    RouteOnDevices {
+        /// The route.
+        route: RouteKind,
+    },
+    /// Padding on a GPU.
+    #[error(
+        "tensor {tensor:?}: its destination layout states what padding holds, which is written in the memory of hosts only; leave it out and set the padding once"
+    )]
+    PaddingOnDevices {
+        /// Tensor.
+        tensor: String,
+    },
+    /// A stream for a transfer of hosts.
+    #[error("a transfer between tensors in the memory of hosts cannot be put on a stream; use start")]
+    StreamOfHost,
+    /// A capture of a transfer that the host has to take part in.
+    #[error(
+        "this transfer cannot be captured in a graph, since several ranks share a GPU and the host orders their copies; give each rank a GPU of its own"
+    )]
+    Capture,
     /// The manifest is wrong.
     #[error("manifest")]
     Plan(#[from] PlanError),

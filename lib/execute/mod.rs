@@ -5,7 +5,8 @@
 //! no byte of a source is read after its rank's wait has returned; no wait outlives its deadline.
 //!
 //! `program` turns flows into this rank's items (pure), `bind` gives them addresses, `execution` is the
-//! state machine, `engine` runs it under whoever waits, `request` is the handle.
+//! state machine, `engine` runs it under whoever waits, `request` is the handle. `gpu` is what takes their place for
+//! tensors on GPUs.
 
 mod agree;
 mod alarm;
@@ -19,8 +20,10 @@ mod engine;
 mod error;
 mod exchange;
 mod execution;
+mod gpu;
 mod group;
 mod hop;
+mod links;
 mod overlap;
 mod planned;
 mod prepare;
@@ -34,6 +37,7 @@ mod turns;
 pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;
+pub use gpu::{LinkFacts, LinkVerdict, test_links};
 pub use group::{Group, LinkNumbers, Mapped, Peering};
 pub use program::{ProgramSummary, program_summary};
 pub use request::{Report, Reshard, ReshardOptions};

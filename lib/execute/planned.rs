@@ -9,6 +9,7 @@ use crate::base::{Deadline, Rank};
 use crate::plan::{Manifest, Plan};
 use crate::route::{Coverage, LocalFlow, RankTraffic, RouteOptions, Traffic};
 use crate::route::{check_for, plan_for, route_for, traffic_of};
+use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,26 +55,27 @@ pub(super) struct Routes {
     pub(super) staging: Vec<Staging>,
 }
 
-/// Plans, routes and proves this rank's share.
+/// Plans, routes and proves this rank's share; `topology` is what the route counts crossings by.
 pub(super) fn plan(
     group: &Group,
+    topology: &Topology,
     manifest: &Arc<Manifest>,
     options: RouteOptions,
     agreement: &Agreement,
 ) -> Result<Planned, ExecuteError> {
     let begun = Instant::now();
-    let plan = plan_for(manifest, &group.topology, options, group.rank)?;
-    let flows = route_for(&plan, &group.topology, options, group.rank);
+    let plan = plan_for(manifest, topology, options, group.rank)?;
+    let flows = route_for(&plan, topology, options, group.rank);
     let coverage = check_for(&plan, &flows, group.rank)?;
     let lowest = |class: &&crate::plan::CellClass| class.holders.first() == Some(&group.rank);
     let statement = Statement {
         hops: flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0),
         // Who feeds does not depend on the size of chunks.
-        feeds: reach(group, agreement, 0).is_feeder(&group.topology, &flows, group.rank),
+        feeds: reach(group, agreement, 0).is_feeder(topology, &flows, group.rank),
         flows: flows.iter().filter(|flow| flow.place.parent.is_none()).count() as u64,
         unique: plan.classes().iter().filter(lowest).map(|class| class.bytes).sum(),
         coverage,
-        traffic: traffic_of(&flows, &group.topology, group.rank),
+        traffic: traffic_of(&flows, topology, group.rank),
         takes_part: !flows.is_empty(),
         staging: group.staging.statement(),
     };
@@ -83,6 +85,7 @@ pub(super) fn plan(
 /// Puts the ranks' statements together; an error of any rank is an error of all.
 pub(super) fn add_up(
     group: &Group,
+    topology: &Topology,
     planned: Result<Planned, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(Planned, Routes), ExecuteError> {
@@ -92,9 +95,9 @@ pub(super) fn add_up(
     let faults = all.iter().map(|stated| stated.as_ref().err().map(String::as_str));
     let planned = first_fault(group, faults, planned)?;
     let all: Vec<Statement> = all.into_iter().flatten().collect();
-    let mut feeders = vec![0; group.topology.domain_count()];
+    let mut feeders = vec![0; topology.domain_count()];
     for (rank, statement) in all.iter().enumerate() {
-        feeders[group.topology.domain(Rank(rank as u32)).index()] += usize::from(statement.feeds);
+        feeders[topology.domain(Rank(rank as u32)).index()] += usize::from(statement.feeds);
     }
     let mut coverage = Coverage::default();
     all.iter().for_each(|statement| coverage += statement.coverage);
@@ -112,7 +115,7 @@ pub(super) fn add_up(
             .map(|(rank, _)| group.world(rank))
             .collect(),
         staging: all.iter().map(|statement| statement.staging).collect(),
-        traffic: Traffic::of_ranks(all.iter().map(|statement| statement.traffic).collect(), &group.topology),
+        traffic: Traffic::of_ranks(all.iter().map(|statement| statement.traffic).collect(), topology),
     };
     Ok((planned, routes))
 }

@@ -447,6 +447,8 @@ fn exports(group: &Group, local: &LocalTensors, side: Side, tensors: &[u32]) -> 
             let memory = match place.buffer.kind() {
                 MemoryKind::Shared { segment, offset } => ExportedMemory::Shared { segment, offset },
                 MemoryKind::Private { address } => ExportedMemory::Private { address },
+                // Transfers with memory of GPUs do not come here.
+                MemoryKind::Device { .. } => return None,
             };
             Some(Export { tensor, memory, offset: place.offset, strides: place.strides.clone() })
         })

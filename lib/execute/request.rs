@@ -7,9 +7,12 @@ use super::attach::attach;
 use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
+use super::gpu::{DeviceTransfer, identify};
 use super::prepare::{Prepared, Reservation, prepare};
+use super::tensors::MemoryOf;
 use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
+use crate::memory::device::Stream;
 use crate::memory::{Buffer, ReadHold, WriteHold};
 use crate::plan::Manifest;
 use crate::route::{Coverage, RouteOptions, Traffic};
@@ -59,10 +62,18 @@ enum Hold {
     Write(#[allow(dead_code)] WriteHold),
 }
 
+/// What runs a transfer.
+enum Runner {
+    /// Threads of the hosts, over memory of the hosts.
+    Host(Reservation),
+    /// GPUs.
+    Device(Box<DeviceTransfer>),
+}
+
 /// A persistent transfer.
 pub struct Reshard {
     // Dropped first: takes the execution out before its memory goes.
-    reservation: Reservation,
+    runner: Runner,
     buffers: Vec<(Buffer, bool)>,
     holds: Vec<Hold>,
     report: Report,
@@ -101,9 +112,29 @@ impl Reshard {
             .and_then(|()| tensors::check(manifest, buffers, group.rank));
         let canonical = canonical_options(group, route_options);
         let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
-        let planned = planned::plan(group, manifest, route_options, &agreement);
-        let (planned, routes) = planned::add_up(group, planned, deadline)?;
+        let on_devices = agreement.memory.iter().any(|memory| matches!(memory, MemoryOf::Device(_) | MemoryOf::Mixed));
+        let places = on_devices.then(|| identify(group, &agreement.memory, deadline)).transpose()?;
+        let topology = places.as_ref().map_or(&*group.topology, |places| &places.by_device);
+        let planned = planned::plan(group, topology, manifest, route_options, &agreement);
+        let (planned, routes) = planned::add_up(group, topology, planned, deadline)?;
+        let report = Report {
+            route: route_options,
+            tensors: manifest.tensors().len(),
+            unique_bytes: routes.unique_bytes,
+            delivered_bytes: routes.coverage.written,
+            coverage: routes.coverage,
+            traffic: routes.traffic.clone(),
+            flows: routes.flows,
+            staging_bytes: 0,
+            chunk_bytes: 0,
+            plan_time: planned.time,
+        };
         let (plan, flows) = (planned.plan, planned.flows);
+        if let Some(places) = &places {
+            let routed = (&flows[..], route_options.kind);
+            let transfer = DeviceTransfer::init(group, &plan, routed, &local, places, deadline)?;
+            return Ok(Self::over(Runner::Device(Box::new(transfer)), report, local));
+        }
         let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
@@ -117,21 +148,14 @@ impl Reshard {
                 engine.turns.add(number, agreement.context, members);
             }
         }
-        let report = Report {
-            route: route_options,
-            tensors: manifest.tensors().len(),
-            unique_bytes: routes.unique_bytes,
-            delivered_bytes: routes.coverage.written,
-            coverage: routes.coverage,
-            traffic: routes.traffic,
-            flows: routes.flows,
-            staging_bytes: prepared.staging_bytes,
-            chunk_bytes: prepared.chunk_bytes,
-            plan_time: planned.time,
-        };
+        let report = Report { staging_bytes: prepared.staging_bytes, chunk_bytes: prepared.chunk_bytes, ..report };
+        Ok(Self::over(Runner::Host(prepared.reservation), report, local))
+    }
+
+    fn over(runner: Runner, report: Report, local: tensors::LocalTensors) -> Self {
         let buffers = distinct_buffers(&local);
         let holds = Vec::with_capacity(buffers.len());
-        Ok(Self { reservation: prepared.reservation, buffers, holds, report, started: false, _tensors: local })
+        Self { runner, buffers, holds, report, started: false, _tensors: local }
     }
 
     /// What it moves.
@@ -142,6 +166,26 @@ impl Reshard {
     /// Begins the transfer. Source tensors must be complete; until `wait` returns they must not change and
     /// destination tensors must not be read, which the buffers' guards enforce.
     pub fn start(&mut self) -> Result<(), ExecuteError> {
+        self.begin(None)
+    }
+
+    /// Begins a transfer between GPUs behind what `stream` holds; what is put on the stream afterwards sees the
+    /// destination tensors complete and may change the source tensors. Returns at once. Starts on one stream may
+    /// follow each other without a wait where each rank has a GPU of its own; so may a capture of the stream into a
+    /// graph, after which a launch of the graph is a start.
+    ///
+    /// # Errors
+    /// A transfer between tensors in memory of hosts; a capture where ranks share a GPU.
+    pub fn start_on(&mut self, stream: &Stream) -> Result<(), ExecuteError> {
+        self.begin(Some(stream))
+    }
+
+    fn begin(&mut self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+        if let (Runner::Device(transfer), Some(stream)) = (&self.runner, stream)
+            && (self.started || stream.is_capturing()?)
+        {
+            return transfer.start(Some(stream));
+        }
         if self.started {
             return Err(ExecuteError::Active);
         }
@@ -156,7 +200,12 @@ impl Reshard {
                 }
             }
         }
-        if let Err(error) = self.reservation.group.engine.start(self.reservation.number) {
+        let begun = match (&self.runner, stream) {
+            (Runner::Host(reservation), None) => reservation.group.engine.start(reservation.number),
+            (Runner::Host(_), Some(_)) => Err(ExecuteError::StreamOfHost),
+            (Runner::Device(transfer), stream) => transfer.start(stream),
+        };
+        if let Err(error) = begun {
             self.holds.clear();
             return Err(error);
         }
@@ -170,7 +219,10 @@ impl Reshard {
         if !self.started {
             return Err(ExecuteError::NotStarted);
         }
-        self.reservation.group.engine.wait(self.reservation.number, deadline)?;
+        match &self.runner {
+            Runner::Host(reservation) => reservation.group.engine.wait(reservation.number, deadline)?,
+            Runner::Device(transfer) => transfer.wait(deadline)?,
+        }
         self.finish();
         Ok(())
     }
@@ -180,17 +232,25 @@ impl Reshard {
         if !self.started {
             return Err(ExecuteError::NotStarted);
         }
-        let finished = self.reservation.group.engine.test(self.reservation.number)?;
+        let finished = match &self.runner {
+            Runner::Host(reservation) => reservation.group.engine.test(reservation.number)?,
+            Runner::Device(transfer) => transfer.test()?,
+        };
         if finished {
             self.finish();
         }
         Ok(finished)
     }
 
-    /// Chunks of this rank's part that are done, and how many there are.
+    /// Steps of this rank's part that are done, and how many there are; between GPUs a transfer is one step.
     pub fn progress(&self) -> (u64, u64) {
-        let mut engine = self.reservation.group.engine.lock();
-        engine.execution(self.reservation.number).map_or((0, 0), |execution| execution.done())
+        match &self.runner {
+            Runner::Host(reservation) => {
+                let mut engine = reservation.group.engine.lock();
+                engine.execution(reservation.number).map_or((0, 0), |execution| execution.done())
+            }
+            Runner::Device(transfer) => (u64::from(!self.started || transfer.test().unwrap_or(false)), 1),
+        }
     }
 
     fn finish(&mut self) {
@@ -204,13 +264,19 @@ impl Drop for Reshard {
         if !self.started {
             return;
         }
-        let engine = &self.reservation.group.engine;
-        if let Err(error) = engine.wait(self.reservation.number, Deadline::after(DROP_LIMIT)) {
+        let deadline = Deadline::after(DROP_LIMIT);
+        let ended = match &self.runner {
+            Runner::Host(reservation) => reservation.group.engine.wait(reservation.number, deadline),
+            Runner::Device(transfer) => transfer.end(deadline),
+        };
+        if let Err(error) = ended {
             // Peers may still read or write this memory: keep it for the life of the process.
             log::error!("a transfer was dropped while active and did not finish: {error}; its memory is kept");
             std::mem::forget(std::mem::take(&mut self.holds));
             std::mem::forget(self._tensors.clone());
-            std::mem::forget((self.reservation.segment.clone(), self.reservation.slots.clone()));
+            if let Runner::Host(reservation) = &self.runner {
+                std::mem::forget((reservation.segment.clone(), reservation.slots.clone()));
+            }
         }
     }
 }
@@ -220,17 +286,17 @@ fn settings(route: RouteOptions) -> Result<(RouteOptions, u64), ExecuteError> {
     Ok((route.with_environment()?, env::byte_count(env::CHUNK)?.unwrap_or(DEFAULT_CHUNK)))
 }
 
-/// The options and places that all ranks must share, as text.
-fn canonical_options(group: &Group, options: RouteOptions) -> String {
-    let domains: Vec<String> =
-        (0..group.size()).map(|rank| group.topology.domain(Rank(rank as u32)).to_string()).collect();
-    format!(
-        "route {}, injection {}, mapped {:?}, domains {}",
-        options.kind,
-        options.injection,
-        group.mapped,
-        domains.join(",")
-    )
+/// The values of [`OPTIONS`](super::agree::OPTIONS).
+fn canonical_options(group: &Group, options: RouteOptions) -> [String; 4] {
+    let domains: Vec<u32> = (0..group.size()).map(|rank| group.topology.domain(Rank(rank as u32)).0).collect();
+    // Neighbours of one domain in one word: this text may be about very many ranks.
+    let word = |ranks: &[u32]| match ranks.len() {
+        1 => ranks[0].to_string(),
+        count => format!("{}*{count}", ranks[0]),
+    };
+    let domains: Vec<String> = domains.chunk_by(|left, right| left == right).map(word).collect();
+    let mapped = format!("{:?}", group.mapped).to_lowercase();
+    [options.kind.to_string(), options.injection.to_string(), mapped, domains.join(" ")]
 }
 
 /// Connects to every peer that a message link joins; other transfers of this process progress in between.

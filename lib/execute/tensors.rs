@@ -8,6 +8,7 @@ use crate::layout::positions::{Positions, own_boxes, stored_boxes};
 use crate::layout::{AxisMap, Interval, Layout, Location, View};
 use crate::memory::Buffer;
 use crate::plan::Manifest;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -91,6 +92,19 @@ pub(super) struct LocalTensor {
     pub(super) strides: Vec<u64>,
 }
 
+/// Where a rank's tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum MemoryOf {
+    /// It has none.
+    None,
+    /// Host.
+    Host,
+    /// A GPU, by its number among those that the rank sees.
+    Device(u32),
+    /// Host and GPU, or several GPUs.
+    Mixed,
+}
+
 /// All local tensors of this rank, checked.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LocalTensors {
@@ -116,6 +130,17 @@ impl LocalTensors {
             Side::Destination => &self.destination_maps,
         };
         maps.get(tensor as usize)?.as_ref().map(|maps| maps.as_slice())
+    }
+
+    /// Where these tensors are, all together.
+    pub(super) fn memory(&self) -> MemoryOf {
+        let mut devices = self.source.iter().chain(&self.destination).flatten().map(|tensor| tensor.buffer.device());
+        let Some(first) = devices.next() else { return MemoryOf::None };
+        match (first, devices.all(|device| device == first)) {
+            (_, false) => MemoryOf::Mixed,
+            (None, true) => MemoryOf::Host,
+            (Some(device), true) => MemoryOf::Device(device),
+        }
     }
 
     /// Whether peers can map all of these tensors.

@@ -95,6 +95,30 @@ const fn place(index: u64, seed: u64) -> u64 {
     mix64(seed.wrapping_add(STEP)).wrapping_add(index.wrapping_mul(STEP))
 }
 
+/// Places of a box's elements, for those who digest on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// Place of the first element.
+    pub first: u64,
+    /// What is added from neighbour to neighbour, per dimension.
+    pub steps: Vec<u64>,
+}
+
+/// Places of the box at `lo` of a tensor of `shape`. An element's digest is the product of it (with the key mixed in) and its
+/// place, folded.
+pub fn place_steps(shape: &[u64], lo: &[u64], seed: u64) -> Places {
+    let below = |dim: usize| shape[dim + 1..].iter().fold(1u64, |product, &extent| product.wrapping_mul(extent));
+    Places {
+        first: place(origin(shape, lo), seed),
+        steps: (0..shape.len()).map(|dim| below(dim).wrapping_mul(STEP)).collect(),
+    }
+}
+
+/// Linear index of the element at `lo`, wrapping.
+fn origin(shape: &[u64], lo: &[u64]) -> u64 {
+    shape.iter().zip(lo).fold(0u64, |index, (&extent, &lo)| index.wrapping_mul(extent).wrapping_add(lo))
+}
+
 #[inline(always)]
 const fn fold(element: u64, place: u64) -> u64 {
     let product = (element ^ KEY) as u128 * place as u128;
@@ -113,12 +137,7 @@ pub fn digest_box(region: &TensorBox<'_>, seed: u64) -> Result<u64, DigestError>
     if region.extent.contains(&0) {
         return Ok(0);
     }
-    let origin = region
-        .shape
-        .iter()
-        .zip(region.lo)
-        .fold(0u64, |index, (&extent, &lo)| index.wrapping_mul(extent).wrapping_add(lo));
-    let first = place(origin, seed);
+    let first = place(origin(region.shape, region.lo), seed);
     // `Dtype` has no other sizes; a test holds it to that.
     Ok(match region.dtype.bytes() {
         1 => walk::<1>(region, 0, 0, first),

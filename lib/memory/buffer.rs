@@ -1,9 +1,10 @@
-//! Host memory as users hold it.
+//! Memory as users hold it, of the host or of a GPU.
 //!
 //! In: a size, or memory of the caller. Out: [`Buffer`], a handle that is cheap to clone, guards for reading
 //! and writing it, and holds for transfers. Guarantee: many readers or one writer, transfers included, so that
 //! safe code cannot touch memory that a transfer moves; taking or releasing a hold allocates nothing.
 
+use super::device::DeviceMemory;
 use super::error::{MemoryError, check_range};
 use super::mapping::Mapping;
 use super::pages::{self, PageChoice, Pages};
@@ -33,9 +34,16 @@ pub enum MemoryKind {
         /// First byte.
         address: u64,
     },
+    /// Memory of a GPU.
+    Device {
+        /// Number of the device among the visible ones.
+        device: u32,
+        /// First byte, as the device sees it.
+        address: u64,
+    },
 }
 
-/// A handle of host memory; clones mean the same memory.
+/// A handle of memory; clones mean the same memory.
 #[derive(Clone)]
 pub struct Buffer(Arc<Memory>);
 
@@ -50,6 +58,7 @@ enum Owner {
     Shared(Arc<SharedMemory>),
     Private { _mapping: Option<Mapping> },
     Caller,
+    Device { device: u32, _memory: Option<Arc<DeviceMemory>> },
 }
 
 // SAFETY: `start` is only dereferenced through guards and holds, which the atomic borrow state keeps apart.
@@ -89,6 +98,24 @@ impl Buffer {
         Self::new(start, bytes, Owner::Caller)
     }
 
+    /// Memory of a GPU that peers can map.
+    pub fn on_device(memory: &Arc<DeviceMemory>) -> Self {
+        let start = std::ptr::without_provenance_mut(memory.address() as usize);
+        let device = memory.device().ordinal();
+        Self::new(start, memory.bytes(), Owner::Device { device, _memory: Some(memory.clone()) })
+    }
+
+    /// Memory of the caller on a GPU: `bytes` bytes at `address`, on visible device `device`. How it was allocated is found
+    /// out when a transfer is made.
+    ///
+    /// # Safety
+    /// It must stay allocated until the last clone of the buffer and the last transfer that uses it is dropped, and
+    /// meanwhile be used only by work that is ordered before a start or after its end.
+    pub unsafe fn from_device(device: u32, address: u64, bytes: u64) -> Self {
+        let start = std::ptr::without_provenance_mut(address as usize);
+        Self::new(start, bytes, Owner::Device { device, _memory: None })
+    }
+
     fn new(start: *mut u8, bytes: u64, owner: Owner) -> Self {
         Self(Arc::new(Memory { start, bytes, owner, borrows: AtomicU64::new(0) }))
     }
@@ -113,6 +140,7 @@ impl Buffer {
         match &self.0.owner {
             Owner::Shared(memory) => MemoryKind::Shared { segment: memory.id(), offset: 0 },
             Owner::Private { .. } | Owner::Caller => MemoryKind::Private { address: self.0.start as u64 },
+            Owner::Device { device, .. } => MemoryKind::Device { device: *device, address: self.0.start as u64 },
         }
     }
 
@@ -120,7 +148,15 @@ impl Buffer {
     pub fn segment(&self) -> Option<&Arc<SharedMemory>> {
         match &self.0.owner {
             Owner::Shared(memory) => Some(memory),
-            Owner::Private { .. } | Owner::Caller => None,
+            Owner::Private { .. } | Owner::Caller | Owner::Device { .. } => None,
+        }
+    }
+
+    /// The device that it is on; `None` for memory of the host.
+    pub fn device(&self) -> Option<u32> {
+        match &self.0.owner {
+            Owner::Device { device, .. } => Some(*device),
+            _ => None,
         }
     }
 
@@ -149,14 +185,20 @@ impl Buffer {
 
     /// Its bytes for reading.
     pub fn read(&self) -> Result<ReadGuard<'_>, MemoryError> {
+        self.check_on_host()?;
         self.0.borrow(Access::Read, Party::User)?;
         Ok(ReadGuard { memory: &self.0 })
     }
 
     /// Its bytes for writing.
     pub fn write(&self) -> Result<WriteGuard<'_>, MemoryError> {
+        self.check_on_host()?;
         self.0.borrow(Access::Write, Party::User)?;
         Ok(WriteGuard { memory: &self.0 })
+    }
+
+    fn check_on_host(&self) -> Result<(), MemoryError> {
+        self.device().map_or(Ok(()), |device| Err(MemoryError::OnDevice { bytes: self.0.bytes, device }))
     }
 
     /// Taken by a transfer that reads the buffer; nobody can write it until the hold is dropped.

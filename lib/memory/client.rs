@@ -50,8 +50,23 @@ impl PeerSegments {
         if let Some(memory) = state.segments.get(&segment).and_then(Weak::upgrade) {
             return Ok(memory);
         }
+        let (descriptor, bytes) = state.fetch(address, segment, deadline)?;
+        let memory = Arc::new(SharedMemory::adopt(segment, descriptor, bytes)?);
+        state.segments.retain(|_, segment| segment.strong_count() > 0);
+        state.segments.insert(segment, Arc::downgrade(&memory));
+        Ok(memory)
+    }
+
+    /// The descriptor that the peer whose server is at `address` published as `segment`, with the bytes it states.
+    pub fn fetch(&self, address: &str, segment: SegmentId, deadline: Deadline) -> Result<(OwnedFd, u64), MemoryError> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).fetch(address, segment, deadline)
+    }
+}
+
+impl State {
+    fn fetch(&mut self, address: &str, segment: SegmentId, deadline: Deadline) -> Result<(OwnedFd, u64), MemoryError> {
         let asked = Question { address, subject: &format!("segment {segment}"), deadline };
-        let (connection, fresh) = match state.connections.remove(address) {
+        let (connection, fresh) = match self.connections.remove(address) {
             Some(connection) => (connection, false),
             None => (asked.connect()?, true),
         };
@@ -64,14 +79,8 @@ impl PeerSegments {
             }
             answer => (connection, answer?),
         };
-        state.connections.insert(address.to_string(), connection);
-        let Some((descriptor, bytes)) = answer else {
-            return Err(MemoryError::MissingSegment { address: address.to_string(), segment });
-        };
-        let memory = Arc::new(SharedMemory::adopt(segment, descriptor, bytes)?);
-        state.segments.retain(|_, segment| segment.strong_count() > 0);
-        state.segments.insert(segment, Arc::downgrade(&memory));
-        Ok(memory)
+        self.connections.insert(address.to_string(), connection);
+        answer.ok_or_else(|| MemoryError::MissingSegment { address: address.to_string(), segment })
     }
 }
 

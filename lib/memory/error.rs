@@ -2,6 +2,7 @@
 //! memory concerned and what to do; system errors are kept as the source.
 
 use super::SegmentId;
+use super::device::DeviceError;
 use crate::base::env::EnvError;
 use nix::errno::Errno;
 use std::time::Duration;
@@ -10,6 +11,9 @@ use thiserror::Error;
 /// Memory that cannot be made, reached or used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MemoryError {
+    /// A GPU or its memory.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// An environment variable that cannot be used.
     #[error(transparent)]
     Env(#[from] EnvError),
@@ -55,6 +59,14 @@ pub enum MemoryError {
         offset: u64,
         /// What it must be a multiple of.
         alignment: u64,
+    },
+    /// Memory of a GPU, which the host cannot read or write.
+    #[error("the buffer of {bytes} bytes is on device {device}; copy it to the host to read or write it there")]
+    OnDevice {
+        /// Size of the buffer.
+        bytes: u64,
+        /// The device.
+        device: u32,
     },
     /// Memory that an active transfer uses.
     #[error(

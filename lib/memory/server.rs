@@ -16,7 +16,7 @@ use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::HashMap;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
@@ -26,7 +26,34 @@ const BACKLOG: i32 = 4096;
 /// How long no connection is accepted after the system refused a descriptor.
 const ACCEPT_PAUSE: u16 = 100;
 
-type Table = Mutex<HashMap<SegmentId, Weak<SharedMemory>>>;
+/// What is served: segments, and descriptors of other memory.
+#[derive(Debug, Default)]
+struct Entries {
+    segments: HashMap<SegmentId, Weak<SharedMemory>>,
+    descriptors: HashMap<SegmentId, Weak<Published>>,
+}
+
+type Table = Mutex<Entries>;
+
+/// A descriptor of memory that is not mapped here, such as a device's, to be handed to peers.
+#[derive(Debug)]
+pub struct Published {
+    id: SegmentId,
+    descriptor: OwnedFd,
+    bytes: u64,
+}
+
+impl Published {
+    /// A descriptor of memory of `bytes` bytes, under a fresh id.
+    pub fn new(descriptor: OwnedFd, bytes: u64) -> Result<Arc<Self>, MemoryError> {
+        Ok(Arc::new(Self { id: SegmentId::random()?, descriptor, bytes }))
+    }
+
+    /// What peers ask for it by.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+}
 
 /// Serves descriptors of this process's segments.
 #[derive(Debug)]
@@ -75,20 +102,27 @@ impl SegmentServer {
 
     /// Lets peers open `memory` while it lives; publishing twice is the same as once.
     pub fn publish(&self, memory: &Arc<SharedMemory>) {
-        let mut table = lock(&self.table);
-        table.retain(|_, segment| segment.strong_count() > 0);
-        table.insert(memory.id(), Arc::downgrade(memory));
+        let segments = &mut lock(&self.table).segments;
+        segments.retain(|_, segment| segment.strong_count() > 0);
+        segments.insert(memory.id(), Arc::downgrade(memory));
+    }
+
+    /// Lets peers have a descriptor while it lives.
+    pub fn publish_descriptor(&self, published: &Arc<Published>) {
+        let descriptors = &mut lock(&self.table).descriptors;
+        descriptors.retain(|_, descriptor| descriptor.strong_count() > 0);
+        descriptors.insert(published.id, Arc::downgrade(published));
     }
 
     /// Ends it; peers that have opened the segment keep it.
     pub fn withdraw(&self, segment: SegmentId) {
-        lock(&self.table).remove(&segment);
+        lock(&self.table).segments.remove(&segment);
     }
 
     /// The published segment that holds the `bytes` bytes at `address`, with their offset in it.
     pub fn find(&self, address: u64, bytes: u64) -> Option<(Arc<SharedMemory>, u64)> {
         let table = lock(&self.table);
-        table.values().filter_map(Weak::upgrade).find_map(|memory| {
+        table.segments.values().filter_map(Weak::upgrade).find_map(|memory| {
             let offset = address.checked_sub(memory.as_ptr() as u64)?;
             (offset.checked_add(bytes)? <= memory.bytes()).then_some((memory, offset))
         })
@@ -106,7 +140,7 @@ impl Drop for SegmentServer {
     }
 }
 
-fn lock(table: &Table) -> MutexGuard<'_, HashMap<SegmentId, Weak<SharedMemory>>> {
+fn lock(table: &Table) -> MutexGuard<'_, Entries> {
     table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -206,12 +240,13 @@ fn answer(client: &Socket, table: &Table) -> bool {
         Err(Errno::EAGAIN | Errno::EINTR) => return true,
         Err(_) => return false,
     };
-    let memory = lock(table).get(&segment).and_then(Weak::upgrade);
-    let sent = match &memory {
-        Some(memory) => {
-            let descriptor = [memory.as_fd().as_raw_fd()];
-            send(client, Answer::Found { segment, bytes: memory.bytes() }, &descriptor)
-        }
+    let (memory, published) = {
+        let table = lock(table);
+        (table.segments.get(&segment).and_then(Weak::upgrade), table.descriptors.get(&segment).and_then(Weak::upgrade))
+    };
+    let found = memory.as_ref().map(|memory| (memory.as_fd(), memory.bytes()));
+    let sent = match found.or_else(|| published.as_ref().map(|entry| (entry.descriptor.as_fd(), entry.bytes))) {
+        Some((descriptor, bytes)) => send(client, Answer::Found { segment, bytes }, &[descriptor.as_raw_fd()]),
         None => send(client, Answer::Missing { segment }, &[]),
     };
     sent.is_ok()

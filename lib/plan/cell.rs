@@ -91,14 +91,22 @@ pub(super) fn refine(source: &Layout, destination: &Layout, of: Option<Rank>) ->
     Ok(refined)
 }
 
-/// Per dimension what `rank` stores, ascending; `None` when it is not in the mesh.
+/// Per dimension what `rank` stores, ascending, each index once; `None` when it is not in the mesh.
 fn parts(layout: &Layout, rank: Rank) -> Option<Vec<Vec<Interval>>> {
-    let ascending = |map: &crate::layout::AxisMap| {
-        let mut intervals: Vec<Interval> = map.intervals().collect();
-        intervals.sort_unstable();
-        intervals
-    };
-    Some(layout.axis_maps(rank)?.iter().map(ascending).collect())
+    Some(layout.axis_maps(rank)?.iter().map(|map| union(map.intervals().collect())).collect())
+}
+
+/// The same indices in disjoint intervals, ascending.
+fn union(mut intervals: Vec<Interval>) -> Vec<Interval> {
+    intervals.sort_unstable();
+    let mut disjoint: Vec<Interval> = Vec::with_capacity(intervals.len());
+    for interval in intervals {
+        match disjoint.last_mut() {
+            Some(last) if interval.lo <= last.hi => last.hi = last.hi.max(interval.hi),
+            _ => disjoint.push(interval),
+        }
+    }
+    disjoint
 }
 
 fn is_inside(cell: &[Interval], parts: &[Vec<Interval>]) -> bool {
@@ -227,7 +235,7 @@ pub(super) fn ranks<'a>(
     ranks
 }
 
-/// Cuts `parts` of a dimension (ascending) at every interval end of both sides. Intervals of a map are as long as its
+/// Cuts `parts` of a dimension (disjoint, ascending) at every interval end of both sides. Intervals of a map are as long as its
 /// storage allows, so two neighbours are never one.
 fn segments(source: &DimensionMap, destination: &DimensionMap, parts: &[Interval]) -> Vec<Segment> {
     let mut cuts = BTreeSet::new();
@@ -358,7 +366,14 @@ mod tests {
             .iter()
             .map(|segment| (segment.interval.lo, segment.interval.hi, segment.source.shards[0]))
             .collect();
-        assert_eq!(found, [(1, 2, 0), (2, 3, 0), (4, 5, 0), (5, 7, 1)]);
+        assert_eq!(found, [(1, 3, 0), (4, 5, 0), (5, 7, 1)]);
+    }
+
+    #[test]
+    fn what_is_stored_again_is_stored() {
+        let at = |pairs: &[(u64, u64)]| pairs.iter().map(|&(lo, hi)| Interval { lo, hi }).collect::<Vec<_>>();
+        assert_eq!(union(at(&[(8, 9), (0, 6), (2, 3), (5, 8), (11, 12)])), at(&[(0, 9), (11, 12)]));
+        assert_eq!(union(Vec::new()), []);
     }
 
     #[test]

@@ -99,6 +99,6 @@ impl Families {
             + u128::from(elements) * u128::from(start.elements);
         let all = u128::from(self.all[family].1.max(1));
         // Rounded up, so that a third of the way is not taken for less than a third.
-        u32::try_from((bytes % all << 32).div_ceil(all)).unwrap_or(u32::MAX)
+        u32::try_from(((bytes % all) << 32).div_ceil(all)).unwrap_or(u32::MAX)
     }
 }

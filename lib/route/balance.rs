@@ -1,5 +1,5 @@
 //! Who carries how much of what. In: sets of candidate ranks with the bytes that any of them may carry. Out: each
-//! candidate's part, and the least possible load of the most loaded rank. Guarantee: exact (integers), equal on every
+//! candidate's part. Guarantee: exact (integers), equal on every
 //! machine; no other division has a lower greatest load, nor a lower second greatest, and so on. Ranks that are candidates
 //! of the same sets are one group, so the cost follows the number of kinds, not of ranks.
 
@@ -16,22 +16,9 @@ pub(super) type Candidates = (Arc<[Rank]>, u64);
 
 /// A load as an exact fraction of bytes per rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Level {
-    pub(super) bytes: u128,
-    pub(super) ranks: u128,
-}
-
-impl Level {
-    const ZERO: Self = Self { bytes: 0, ranks: 1 };
-
-    fn is_above(self, other: Self) -> bool {
-        self.bytes * other.ranks > other.bytes * self.ranks
-    }
-
-    /// Whole bytes, rounded up.
-    pub(super) fn ceil(self) -> u64 {
-        u64::try_from(self.bytes.div_ceil(self.ranks)).unwrap_or(u64::MAX)
-    }
+struct Level {
+    bytes: u128,
+    ranks: u128,
 }
 
 /// Ranks that are candidates of the same sets.
@@ -56,13 +43,6 @@ struct Tight {
     groups: Vec<bool>,
     /// (set, group, bytes times the level's ranks).
     flows: Vec<(usize, usize, u128)>,
-}
-
-/// The least load that the most loaded rank can have.
-pub(super) fn least_level(sets: &[Candidates]) -> Level {
-    let problem = Problem::new(sets);
-    let levels = problem.components().into_iter().map(|component| problem.tightest(&component).level);
-    levels.fold(Level::ZERO, |most, level| if level.is_above(most) { level } else { most })
 }
 
 /// For every set the parts of its candidates, in 2^-32 of its bytes, in their order.
@@ -231,14 +211,15 @@ mod tests {
         (ranks.iter().map(|&rank| Rank(rank)).collect(), bytes)
     }
 
-    /// The definition: the highest load that any choice of sets makes on all their candidates together.
-    fn least_level_of_all_choices(sets: &[Candidates]) -> Level {
+    /// The definition of the least load that the most loaded rank can have: the highest that any choice of sets makes on
+    /// all their candidates together.
+    fn least_of_all_choices(sets: &[Candidates]) -> u64 {
         let choices = (1u32..1 << sets.len()).map(|choice| {
             let chosen = || sets.iter().enumerate().filter(move |(number, _)| choice >> number & 1 == 1);
             let ranks: std::collections::BTreeSet<Rank> = chosen().flat_map(|(_, set)| set.0.iter().copied()).collect();
-            Level { bytes: chosen().map(|(_, set)| u128::from(set.1)).sum(), ranks: ranks.len() as u128 }
+            chosen().map(|(_, set)| set.1).sum::<u64>().div_ceil(ranks.len() as u64)
         });
-        choices.fold(Level::ZERO, |most, level| if level.is_above(most) { level } else { most })
+        choices.max().unwrap_or(0)
     }
 
     fn loads(sets: &[Candidates]) -> HashMap<Rank, u64> {
@@ -248,7 +229,7 @@ mod tests {
             let sum: u64 = parts.iter().sum();
             assert!(sum <= WHOLE && WHOLE - sum <= ranks.len() as u64 || *bytes == 0, "{parts:?}");
             for (&rank, part) in ranks.iter().zip(parts) {
-                *loads.entry(rank).or_default() += (u128::from(*bytes) * u128::from(part) >> 32) as u64;
+                *loads.entry(rank).or_default() += ((u128::from(*bytes) * u128::from(part)) >> 32) as u64;
             }
         }
         loads
@@ -257,14 +238,12 @@ mod tests {
     #[test]
     fn what_all_hold_fills_up_those_that_hold_little() {
         let sets = [set(&[0], 100), set(&[1], 40), set(&[2], 10), set(&[0, 1, 2], 60), set(&[7, 8], 1000)];
-        assert_eq!(least_level(&sets), Level { bytes: 1000, ranks: 2 });
         // 100 stays; 1 and 2 reach 55 each.
         let loads = loads(&sets);
         for (rank, load) in [(0, 100), (1, 55), (2, 55), (7, 500), (8, 500)] {
             assert!(loads[&Rank(rank)].abs_diff(load) <= 1, "{rank}: {loads:?}");
         }
-        assert_eq!(least_level(&[]).ceil(), 0);
-        assert_eq!(least_level(&[set(&[3, 4, 5], 100)]).ceil(), 34);
+        assert!(parts(&[]).is_empty());
     }
 
     proptest! {
@@ -276,11 +255,9 @@ mod tests {
             sets.into_iter().for_each(|(ranks, bytes)| *seen.entry(ranks).or_insert(0) += bytes);
             let sets: Vec<Candidates> =
                 seen.into_iter().map(|(ranks, bytes)| set(&ranks.into_iter().collect::<Vec<_>>(), bytes)).collect();
-            let level = least_level(&sets);
-            let expected = least_level_of_all_choices(&sets);
-            prop_assert!(!level.is_above(expected) && !expected.is_above(level), "{:?} {:?}", level, expected);
+            let least = least_of_all_choices(&sets);
             let most = loads(&sets).into_values().max().unwrap();
-            prop_assert!(most <= level.ceil() && most + (level.ceil() >> 28) + 64 >= level.ceil(), "{} {:?}", most, level);
+            prop_assert!(most <= least && most + (least >> 28) + 64 >= least, "{} {}", most, least);
         }
     }
 }

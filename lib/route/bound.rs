@@ -5,6 +5,7 @@
 
 use super::Injection;
 use super::maximum::Network;
+use super::routes::by_domain;
 use crate::base::Rank;
 use crate::plan::{CellClass, Plan};
 use crate::topology::Machine;
@@ -35,23 +36,19 @@ pub fn nic_bound(plan: &Plan, machine: &Machine, injection: Injection) -> NicBou
 }
 
 fn demand(class: &CellClass, machine: &Machine, injection: Injection, leaving: &mut Demands, entering: &mut Demands) {
-    let domain = |&rank: &Rank| machine.topology.domain(rank);
-    let mut remote: BTreeMap<_, Vec<Rank>> = BTreeMap::new();
-    for wanter in &class.wanters {
-        if class.holders.iter().all(|holder| domain(holder) != domain(wanter)) {
-            remote.entry(domain(wanter)).or_default().push(*wanter);
-        }
-    }
+    let holding = by_domain(&machine.topology, &class.holders);
+    let mut remote = by_domain(&machine.topology, &class.wanters);
+    remote.retain(|members| holding.binary_search_by_key(&members.domain, |holders| holders.domain).is_err());
     if remote.is_empty() {
         return;
     }
-    for wanters in remote.values() {
-        *entering.entry(cards(machine, wanters.iter())).or_default() += class.bytes;
+    for members in &remote {
+        *entering.entry(cards(machine, members.ranks.iter())).or_default() += class.bytes;
     }
     let holders = if injection == Injection::Single { &class.holders[..1] } else { &class.holders[..] };
     *leaving.entry(cards(machine, holders.iter())).or_default() += class.bytes;
     if remote.len() > 1 {
-        let forwarders = holders.iter().chain(remote.values().flatten());
+        let forwarders = holders.iter().chain(remote.iter().flat_map(|members| &members.ranks));
         *leaving.entry(cards(machine, forwarders)).or_default() += class.bytes * (remote.len() as u64 - 1);
     }
 }
@@ -90,36 +87,31 @@ fn least_time(demands: &Demands, machine: &Machine) -> Time {
             return time;
         }
         time = next;
-        listed = unserved(&listed, &cards, time, rate);
+        let left = unserved(&listed, &cards, time, rate);
+        listed = left.into_iter().map(|index| listed[index]).collect();
     }
 }
 
-const SOURCE: usize = 0;
-const SINK: usize = 1;
-
-/// The demands that show that cards cannot carry all in `time`: those on the source's side of the minimum cut.
-fn unserved<'a>(
-    demands: &[(&'a [u32], u64)],
-    cards: &[u32],
-    time: Time,
-    rate: impl Fn(u32) -> u128,
-) -> Vec<(&'a [u32], u64)> {
+/// The demands on the source's side of the minimum cut when every card carries for `time`; all in bytes times its
+/// divisor, so that nothing is rounded.
+fn unserved(demands: &[(&[u32], u64)], cards: &[u32], time: Time, rate: impl Fn(u32) -> u128) -> Vec<usize> {
+    const SOURCE: usize = 0;
+    const SINK: usize = 1;
     let mut network = Network::new(2 + demands.len() + cards.len());
     let card = |nic: u32| 2 + demands.len() + cards.partition_point(|&other| other < nic);
-    for (index, &(candidates, bytes)) in demands.iter().enumerate() {
-        // Both sides times the divisor of the time, so that capacities are whole.
-        let bytes = u128::from(bytes) * time.1;
-        network.join(SOURCE, 2 + index, bytes);
-        for &nic in candidates {
-            network.join(2 + index, card(nic), bytes);
-        }
+    for (index, (candidates, bytes)) in demands.iter().enumerate() {
+        let wanted = u128::from(*bytes) * time.1;
+        network.join(SOURCE, 2 + index, wanted);
+        candidates.iter().for_each(|&nic| {
+            network.join(2 + index, card(nic), wanted);
+        });
     }
-    for &nic in cards {
+    cards.iter().for_each(|&nic| {
         network.join(card(nic), SINK, time.0 * rate(nic));
-    }
+    });
     network.fill(SOURCE, SINK);
     let reached = network.reached(SOURCE);
-    (0..demands.len()).filter(|index| reached[2 + index]).map(|index| demands[index]).collect()
+    (0..demands.len()).filter(|index| reached[2 + index]).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub(super) struct Order<'a> {
     /// Ranks of each side, ascending.
     roots: Vec<Rank>,
     receivers: Vec<Rank>,
-    /// Of each rank: its number on its node.
+    /// Of each rank.
     rails: Vec<u32>,
 }
 
@@ -73,14 +73,13 @@ fn position(ranks: &[Rank], rank: Rank) -> usize {
     ranks.partition_point(|&listed| listed < rank)
 }
 
-/// Per rank its number among the ranks of its node: on machines whose network cards stand in rails, its rail.
+/// Per rank the rail of its network card; where cards are not known, its number among the ranks of its node.
 fn rails(topology: &Topology) -> Vec<u32> {
     let mut next = std::collections::HashMap::new();
-    (0..topology.size())
-        .map(|rank| {
-            let count = next.entry(topology.node(Rank(rank as u32))).or_insert(0);
-            *count += 1;
-            *count - 1
-        })
-        .collect()
+    let rail = |rank: Rank| {
+        let count = next.entry(topology.node(rank)).or_insert(0);
+        *count += 1;
+        topology.rail(rank).unwrap_or(*count - 1)
+    };
+    (0..topology.size() as u32).map(Rank).map(rail).collect()
 }

@@ -296,7 +296,7 @@ struct Turn {
 /// Cuts every leader's share into a part for each domain, or as many as are long enough; chains begin in one domain after
 /// the other.
 fn turns(shares: &[Share], domains: usize, phase: u32, border: impl Fn(u64) -> u64) -> Vec<Turn> {
-    let offset = (u64::from(phase) * domains as u64 >> 32) as usize;
+    let offset = ((u64::from(phase) * domains as u64) >> 32) as usize;
     let mut turns = Vec::new();
     let mut number = 0;
     for share in shares {

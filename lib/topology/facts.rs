@@ -312,6 +312,26 @@ pub struct Nic {
     pub openable: Option<bool>,
 }
 
+impl Nic {
+    /// A port of which only the name is known.
+    pub fn at(device: impl Into<String>, port: u32) -> Self {
+        Self {
+            device: device.into(),
+            port,
+            link_layer: LinkLayer::Unknown,
+            bytes_per_second: 0,
+            state: PortState::Unknown,
+            guid: String::new(),
+            pci: None,
+            numa: None,
+            gids: Vec::new(),
+            interface: None,
+            virtual_function: false,
+            openable: None,
+        }
+    }
+}
+
 /// What a port speaks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -179,18 +179,12 @@ impl NodeShape {
 
     fn card(&self, index: u32, device: &PciDevice) -> Nic {
         Nic {
-            device: format!("mlx5_{index}"),
-            port: 1,
             link_layer: LinkLayer::InfiniBand,
             bytes_per_second: self.nic,
             state: PortState::Active,
-            guid: String::new(),
             pci: Some(device.address),
             numa: device.numa,
-            gids: Vec::new(),
-            interface: None,
-            virtual_function: false,
-            openable: None,
+            ..Nic::at(format!("mlx5_{index}"), 1)
         }
     }
 }

@@ -123,7 +123,7 @@ def mpi_peers(folder):
     assert code == 0, (code, lines, errors)
     for shape in json.loads((folder / "mpi.json").read_text())["shapes"]:
         groups = {method["group"] for method in shape["methods"]}
-        wanted = {"crossmesh shared", "alltoallw", "pull"} | ({"allgather"} if shape["name"] != "single" else set())
+        wanted = {"crossmesh shared", "alltoallw", "pull", "stream"} | ({"allgather"} if shape["name"] != "single" else set())
         assert groups == wanted, (shape["name"], groups)
 
 

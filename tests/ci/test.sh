@@ -80,12 +80,19 @@ host_steps() {
   fi
 }
 
-# There is no code for these devices yet, so there is nothing to run where they exist either.
 device_steps() {
-  local gpu="the NVIDIA driver is here, but GPUs are not supported yet" rdma="verbs are not supported yet"
-  [ -e /proc/driver/nvidia/version ] || gpu="no NVIDIA driver"
+  local rdma="verbs are not supported yet"
+  if python3 -m pip --version >/dev/null 2>&1; then
+    step "GPU kernels" bash tests/ci/kernels.sh
+  else
+    skip "GPU kernels" "pip is missing, which fetches their compiler"
+  fi
+  if [ -e /proc/driver/nvidia/version ]; then
+    step "GPU tests" bash tests/ci/gpu.sh
+  else
+    skip "GPU tests" "no NVIDIA driver"
+  fi
   [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ] || rdma="no verbs device"
-  skip "GPU tests" "$gpu"
   skip "RDMA tests" "$rdma"
 }
 

@@ -12,3 +12,4 @@ mod process;
 mod settings;
 mod signals;
 mod starting;
+mod topology;

@@ -1,56 +1,30 @@
-//! The most loaded network card: within a hundredth of what no route can undercut, however uneven the layouts are; and
-//! that bound against the definition.
+//! The most loaded network card: within a hundredth of what no route can beat, however uneven the layouts are.
 
-use super::random::{Choices, cases, sizes};
+use super::random::{Choices, sizes};
 use super::{layout, options};
 use crossmesh::base::Rank;
 use crossmesh::layout::model::Model;
 use crossmesh::layout::parallel::{ParallelSpec, Rules};
 use crossmesh::layout::{Dtype, Layout, Placement};
 use crossmesh::plan::{Manifest, ModelSide, Plan, model_manifest};
-use crossmesh::route::{Injection, RouteKind, check, least_load, route, traffic};
-use crossmesh::topology::Topology;
+use crossmesh::route::{Injection, RouteKind, check, nic_bound, route, traffic};
+use crossmesh::topology::{LinkRate, Machine, Topology};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Bytes by the set of ranks of which each may carry them.
-type Sets = BTreeMap<BTreeSet<Rank>, u64>;
-
-/// The definition: of all choices of sets the one with the most bytes for each rank that may carry any of them.
-fn most_by_definition(sets: &Sets) -> u64 {
-    let sets: Vec<_> = sets.iter().collect();
-    let load = |choice: u32| {
-        let chosen = || sets.iter().enumerate().filter(move |(number, _)| choice >> number & 1 == 1);
-        let ranks: BTreeSet<Rank> = chosen().flat_map(|(_, (ranks, _))| ranks.iter().copied()).collect();
-        chosen().map(|(_, (_, bytes))| **bytes).sum::<u64>().div_ceil(ranks.len() as u64)
-    };
-    (1..1u32 << sets.len()).map(load).max().unwrap_or(0)
-}
-
-/// What must leave holders and what must enter each domain, class by class.
-fn sets(plan: &Plan, topology: &Topology) -> (Sets, Sets) {
-    let (mut sending, mut receiving) = (Sets::new(), Sets::new());
-    for class in plan.classes() {
-        let holding: BTreeSet<_> = class.holders.iter().map(|&rank| topology.domain(rank)).collect();
-        let remote: BTreeSet<Rank> =
-            class.wanters.iter().copied().filter(|&rank| !holding.contains(&topology.domain(rank))).collect();
-        for domain in remote.iter().map(|&rank| topology.domain(rank)).collect::<BTreeSet<_>>() {
-            let there = remote.iter().copied().filter(|&rank| topology.domain(rank) == domain).collect();
-            *receiving.entry(there).or_default() += class.bytes;
-        }
-        if !remote.is_empty() {
-            *sending.entry(class.holders.iter().copied().collect()).or_default() += class.bytes;
-        }
-    }
-    (sending, receiving)
+/// Bytes of the most loaded card at least, when every rank has one.
+fn bound(plan: &Plan, topology: &Topology) -> u64 {
+    let (network, inside) = (LinkRate::network(1 << 30), LinkRate::nvlink(1 << 30));
+    let machine = Machine::one_nic_each("test", topology.clone(), network, inside);
+    nic_bound(plan, &machine, Injection::Striped).bytes
 }
 
 /// The busiest card and the bound; the flows are proved.
 fn loads(plan: &Plan, topology: &Topology) -> (u64, u64) {
     let flows = route(plan, topology, options(RouteKind::Hierarchical, Injection::Striped)).flows;
     assert_eq!(check(plan, &flows).unwrap().written, plan.delivered_bytes());
-    (traffic(&flows, topology).busiest_nic(), least_load(plan, topology).busiest_nic())
+    (traffic(&flows, topology).busiest_nic(), bound(plan, topology))
 }
 
 fn numbered(tensors: Vec<(Arc<Layout>, Arc<Layout>)>, size: u32) -> Plan {
@@ -86,16 +60,6 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn the_bound_is_its_definition(case in cases()) {
-        let plan = Plan::compile(case.manifest.clone(), case.topology.size()).unwrap();
-        let (sending, receiving) = sets(&plan, &case.topology);
-        if sending.len() <= 12 && receiving.len() <= 12 {
-            let found = least_load(&plan, &case.topology);
-            prop_assert_eq!((found.sent, found.received), (most_by_definition(&sending), most_by_definition(&receiving)));
-        }
-    }
-
-    #[test]
     fn uneven_layouts_stay_within_a_hundredth(bytes in proptest::collection::vec(any::<u8>(), 40..400)) {
         let (plan, topology) = uneven(bytes);
         let (busiest, bound) = loads(&plan, &topology);
@@ -120,11 +84,8 @@ fn layers_that_stages_do_not_divide() {
     let topology = Topology::from_domains(&(0..256).map(|rank| rank / 64).collect::<Vec<_>>());
     let flows = route(&plan, &topology, options(RouteKind::Hierarchical, Injection::Striped)).flows;
     let counted = traffic(&flows, &topology);
-    let least = least_load(&plan, &topology);
     let sent = counted.ranks[..128].iter().map(|rank| rank.network_sent);
-    let received = counted.ranks[128..].iter().map(|rank| rank.network_received);
-    assert!(sent.clone().max().unwrap() as f64 <= 1.01 * least.sent as f64);
-    assert!(received.max().unwrap() as f64 <= 1.01 * least.received as f64);
+    assert!(counted.busiest_nic() as f64 <= 1.01 * bound(&plan, &topology) as f64);
     // All replicas of all stages inject, at once: every trainer is the root of flows from the first of its rail on.
     assert!(sent.min().unwrap() > 0);
     let roots: BTreeSet<Rank> = flows[..128 * 8].iter().map(|flow| flow.nodes[0].rank).collect();

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 const CLOCK: f64 = 1.0;
 
 /// One state of each host, in order of its first rank.
-fn hosts(states: &[State]) -> Vec<&State> {
+pub(in crate::doctor) fn hosts(states: &[State]) -> Vec<&State> {
     let mut seen = BTreeSet::new();
     states.iter().filter(|state| seen.insert((&state.host_token, &state.facts.host))).collect()
 }

@@ -24,7 +24,7 @@ pub(super) fn memlock(state: &State) -> Outcome {
     if state.facts.nics.is_empty() {
         return Outcome::NotRun("no RDMA device: nothing is registered".into());
     }
-    let Limit::At(bytes) = state.system.memlock else { return Outcome::Passed };
+    let Some(bytes) = state.facts.limits.locked_memory_bytes else { return Outcome::Passed };
     if bytes >= LOCKED {
         return Outcome::Passed;
     }

@@ -2,7 +2,7 @@
 //! findings that the machine gave.
 
 mod gpu;
-mod job;
+pub(super) mod job;
 mod limits;
 mod placement;
 mod rdma;

@@ -13,7 +13,7 @@ pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, Remot
 
 use super::ExecuteError;
 use super::board::{self, BoardLayout, DIRECT, NO_WORD};
-use super::engine::Links;
+use super::links::Links;
 use super::program::{Incoming, Storage};
 use crate::base::Rank;
 use crate::memory::Bell;

@@ -3,8 +3,8 @@
 
 use super::super::ExecuteError;
 use super::super::board::{self, BoardLayout, DIRECT, NO_WORD};
-use super::super::engine::Links;
 use super::super::hop::Need;
+use super::super::links::Links;
 use super::super::program::{Incoming, Storage};
 use super::{Execution, ItemPhase};
 use crate::base::Rank;

@@ -3,7 +3,7 @@
 
 use super::super::ExecuteError;
 use super::super::board;
-use super::super::engine::Links;
+use super::super::links::Links;
 use super::bound::{LocalRef, RemoteRef};
 use super::{Execution, ItemPhase, PushPhase};
 use crate::memory::copy::Store;

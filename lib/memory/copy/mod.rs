@@ -44,6 +44,13 @@ pub struct BoxCopy {
     dimensions: u32,
 }
 
+impl BoxCopy {
+    /// One past its last byte in source and destination.
+    pub fn ends(&self) -> (u64, u64) {
+        (self.source_end, self.destination_end)
+    }
+}
+
 /// Where a box lies on one side: first byte and byte strides.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed<'a> {
@@ -217,6 +224,12 @@ impl CopyTable {
     /// Number of contiguous runs of boxes `range`.
     pub fn run_count(&self, range: Range<usize>) -> u64 {
         self.boxes[range].iter().map(|copy| self.loops(copy).iter().map(|dim| dim.extent).product::<u64>()).sum()
+    }
+
+    /// A box with its loops, outermost first.
+    pub fn get(&self, index: usize) -> (&BoxCopy, &[CopyDimension]) {
+        let copy = &self.boxes[index];
+        (copy, self.loops(copy))
     }
 
     fn loops(&self, copy: &BoxCopy) -> &[CopyDimension] {

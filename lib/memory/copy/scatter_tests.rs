@@ -16,8 +16,11 @@ struct Boxes {
 
 fn buffer(seed: u8) -> Buffer {
     let buffer = Buffer::private(ROOM).unwrap();
-    for (index, byte) in buffer.write().unwrap().iter_mut().enumerate() {
-        *byte = (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed;
+    // Of a prime length, so that no two lines are equal.
+    let pattern: Vec<u8> =
+        (0..4093u32).map(|index| index.wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect();
+    for part in buffer.write().unwrap().chunks_mut(pattern.len()) {
+        part.copy_from_slice(&pattern[..part.len()]);
     }
     buffer
 }

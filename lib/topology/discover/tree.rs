@@ -28,7 +28,7 @@ impl Tree {
     }
 
     /// Text of a file, without white space around it; `None` when there is nothing.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub fn text(&self, path: &str) -> Option<String> {
         let mut text = String::new();
         File::open(self.root.join(path)).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
         let trimmed = text.trim();
@@ -36,7 +36,7 @@ impl Tree {
     }
 
     /// A file that holds one value.
-    pub(super) fn value<T: FromStr>(&self, path: &str) -> Option<T> {
+    pub fn value<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.parse().ok()
     }
 
@@ -51,7 +51,7 @@ impl Tree {
     }
 
     /// Names in a folder, sorted.
-    pub(super) fn names(&self, path: &str) -> Vec<String> {
+    pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
         let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         names.sort_unstable();

@@ -175,18 +175,12 @@ fn ports(host: &mut HostFacts, device: &str, guid: &str, infos: &BTreeMap<&str, 
     let numbers = if described.is_empty() { vec![1] } else { described };
     for port in numbers {
         host.nics.push(Nic {
-            device: device.to_string(),
-            port,
             link_layer: link_layer.clone(),
-            bytes_per_second: 0,
             state: state(port),
             guid: guid.to_string(),
             pci: place.pci,
             numa: place.numa,
-            gids: Vec::new(),
-            interface: None,
-            virtual_function: false,
-            openable: None,
+            ..Nic::at(device, port)
         });
     }
 }

@@ -166,8 +166,6 @@ fn nic(node: &Node<'_, '_>, place: &Place, class: Option<u32>) -> Result<Option<
         _ => LinkLayer::Unknown,
     };
     Ok(Some(facts::Nic {
-        device: device.to_string(),
-        port: value(node, "port", "number of a port")?.unwrap_or(1),
         link_layer,
         bytes_per_second: megabits.saturating_mul(1_000_000) / 8,
         // NCCL lists ports that are up.
@@ -175,9 +173,6 @@ fn nic(node: &Node<'_, '_>, place: &Place, class: Option<u32>) -> Result<Option<
         guid: text(node, "guid").unwrap_or_default().to_string(),
         pci: place.pci,
         numa: place.numa,
-        gids: Vec::new(),
-        interface: None,
-        virtual_function: false,
-        openable: None,
+        ..facts::Nic::at(device, value(node, "port", "number of a port")?.unwrap_or(1))
     }))
 }

@@ -1,0 +1,166 @@
+//! What ranks of a device transfer tell each other, once, at init. In: program, board, tensors. Out: one invitation for each
+//! peer. Guarantee: a peer learns only about memory that the program makes it read; a buffer is exported once, however many
+//! tensors lie in it.
+
+use super::super::program::{Program, Storage};
+use super::super::tensors::LocalTensors;
+use super::super::{ExecuteError, Group, Side};
+use super::board::Board;
+use super::place::Places;
+use crate::base::Rank;
+use crate::memory::device::{Device, DeviceMemory, SharedBuffer, SharedHandle, Stream, share};
+use crate::memory::{Buffer, SegmentId, SharedMemory};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// A local tensor as a peer needs to see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DeviceExport {
+    pub(super) tensor: u32,
+    /// Number of its memory in the invitation.
+    pub(super) memory: u32,
+    /// Byte of the first element.
+    pub(super) offset: u64,
+    /// Byte strides.
+    pub(super) strides: Vec<u64>,
+}
+
+/// What one rank tells one peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub(super) struct DeviceInvitation {
+    /// Board on the device.
+    pub(super) board: Option<SharedHandle>,
+    /// Board on the host.
+    pub(super) host_board: Option<SegmentId>,
+    /// Number of words of the board.
+    pub(super) words: u32,
+    /// Where the peer tells that its sources may be read.
+    pub(super) started: Option<u32>,
+    /// Where the peer tells that it has read everything here.
+    pub(super) finished: Option<u32>,
+    /// Where the peer tells that it has got items that are read there, in both ends' order.
+    pub(super) gates: Vec<u32>,
+    /// Memory of the tensors below.
+    pub(super) memories: Vec<SharedHandle>,
+    /// Source tensors that the peer reads.
+    pub(super) source: Vec<DeviceExport>,
+    /// Destination tensors that the peer reads.
+    pub(super) destination: Vec<DeviceExport>,
+}
+
+/// The board's memory.
+#[derive(Debug)]
+pub(super) enum BoardMemory {
+    /// Ranks that have a device each tell each other on their devices.
+    Device(Arc<DeviceMemory>),
+    /// Ranks that share devices tell each other on the host.
+    Host(Arc<SharedMemory>),
+}
+
+/// What this rank prepared.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) program: Program,
+    pub(super) board: Board,
+    pub(super) board_memory: Option<BoardMemory>,
+    pub(super) invitations: BTreeMap<Rank, DeviceInvitation>,
+    /// Exports, which peers may open as long as they live.
+    pub(super) shared: Vec<SharedBuffer>,
+}
+
+/// Prepares this rank's part.
+pub(super) fn prepare(
+    group: &Group,
+    places: &Places,
+    program: Program,
+    local: &LocalTensors,
+    deadline: crate::base::Deadline,
+) -> Result<Prepared, ExecuteError> {
+    let board = Board::of(&program);
+    let mut prepared =
+        Prepared { program, board, board_memory: None, invitations: BTreeMap::new(), shared: Vec::new() };
+    let Some((device, _)) = &places.device else { return Ok(prepared) };
+    let mut template = DeviceInvitation { words: prepared.board.words, ..DeviceInvitation::default() };
+    let memory = if places.shared {
+        let segment = Arc::new(SharedMemory::create("crossmesh-device-board", u64::from(prepared.board.words) * 8)?);
+        group.server.publish(&segment);
+        template.host_board = Some(segment.id());
+        BoardMemory::Host(segment)
+    } else {
+        let memory = zeroed(device, u64::from(prepared.board.words) * 4, deadline)?;
+        let (handle, shared) = share(&group.server, device, memory.address(), memory.bytes())?;
+        prepared.shared.push(shared);
+        template.board = Some(handle);
+        BoardMemory::Device(memory)
+    };
+    prepared.board_memory = Some(memory);
+    let mut exporter = Exporter { group, device, local, handles: HashMap::new(), shared: &mut prepared.shared };
+    let peers: BTreeSet<Rank> = prepared.board.parents.keys().chain(prepared.board.readers.keys()).copied().collect();
+    for peer in peers {
+        let mut invitation = DeviceInvitation {
+            started: prepared.board.started.get(&peer).copied(),
+            finished: prepared.board.finished.get(&peer).copied(),
+            gates: prepared.board.gates_of(&prepared.program, peer),
+            ..template.clone()
+        };
+        if let Some(items) = prepared.board.readers.get(&peer) {
+            let of = |storage: Storage| {
+                let stored = |item: &u32| prepared.program.items[*item as usize].storage == storage;
+                prepared.program.tensors_of(&items.iter().copied().filter(stored).collect::<Vec<_>>())
+            };
+            exporter.add(&mut invitation, Side::Source, &of(Storage::Source))?;
+            exporter.add(&mut invitation, Side::Destination, &of(Storage::Destination))?;
+        }
+        prepared.invitations.insert(peer, invitation);
+    }
+    Ok(prepared)
+}
+
+fn zeroed(device: &Device, bytes: u64, deadline: crate::base::Deadline) -> Result<Arc<DeviceMemory>, ExecuteError> {
+    let memory = Arc::new(DeviceMemory::new(device, bytes)?);
+    let stream = Stream::new(device)?;
+    stream.clear(&memory)?;
+    stream.synchronize(deadline)?;
+    Ok(memory)
+}
+
+/// Exports buffers, each once.
+struct Exporter<'a> {
+    group: &'a Group,
+    device: &'a Device,
+    local: &'a LocalTensors,
+    handles: HashMap<(u64, u64), SharedHandle>,
+    shared: &'a mut Vec<SharedBuffer>,
+}
+
+impl Exporter<'_> {
+    fn add(&mut self, invitation: &mut DeviceInvitation, side: Side, tensors: &[u32]) -> Result<(), ExecuteError> {
+        for &tensor in tensors {
+            let Some(place) = self.local.side(side)[tensor as usize].as_ref() else { continue };
+            let handle = self.handle(&place.buffer)?;
+            let known = invitation.memories.iter().position(|memory| *memory == handle);
+            let memory = known.unwrap_or_else(|| {
+                invitation.memories.push(handle);
+                invitation.memories.len() - 1
+            }) as u32;
+            let export = DeviceExport { tensor, memory, offset: place.offset, strides: place.strides.clone() };
+            match side {
+                Side::Source => invitation.source.push(export),
+                Side::Destination => invitation.destination.push(export),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, buffer: &Buffer) -> Result<SharedHandle, ExecuteError> {
+        let key = (buffer.as_ptr() as u64, buffer.bytes());
+        if let Some(handle) = self.handles.get(&key) {
+            return Ok(handle.clone());
+        }
+        let (handle, shared) = share(&self.group.server, self.device, key.0, key.1)?;
+        self.shared.push(shared);
+        self.handles.insert(key, handle.clone());
+        Ok(handle)
+    }
+}

@@ -1,0 +1,179 @@
+//! A test of the links between the GPUs of a job. In: the GPU of each rank. Out: per pair, whether writes arrive in order and
+//! how fast copies are. Guarantee: collective, the same on every rank; a pair that fails does not stop the test of the
+//! others; a result is kept under the identities of the GPUs, the driver and the boot, and used again only when all agree.
+
+use super::super::agree::{chain, commit, gather, unreadable};
+use super::super::{ExecuteError, Group};
+use crate::base::{Deadline, Rank};
+use crate::memory::device::{Device, DeviceSpan, Driver, LinkEnd, PeerMemory, SharedBuffer, SharedHandle, kept, share};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Longest test of one pair.
+const PAIR: Duration = Duration::from_secs(10);
+
+/// What was found about a pair.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkVerdict {
+    /// Writes arrive in order. Bytes a second by which the reader copies from the writer.
+    Good {
+        /// Bytes a second.
+        rate: u64,
+    },
+    /// So many words were wrong when their flag had come: nothing may be sent over this link.
+    Broken {
+        /// Words.
+        wrong: u64,
+    },
+    /// The test could not be made.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// A pair of GPUs of one host: what `from` writes is checked by `to`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkFacts {
+    /// Writing rank.
+    pub from: Rank,
+    /// Reading rank.
+    pub to: Rank,
+    /// What was found.
+    pub verdict: LinkVerdict,
+}
+
+/// What a rank states about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Statement {
+    uuid: [u8; 16],
+    driver: i32,
+    boot: String,
+}
+
+/// Tests all pairs of GPUs on each host; `device` is this rank's, among those that it sees. Of ranks that share a GPU the
+/// first stands for all. With `fresh` kept results are not used.
+pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -> Result<Vec<LinkFacts>, ExecuteError> {
+    let opened = open(device, deadline);
+    let end = commit(group, opened, deadline)?;
+    let statement = Statement {
+        uuid: end.0.properties().uuid,
+        driver: Driver::load()?.cuda_version(),
+        boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+    };
+    let statements: Vec<Statement> = gather(group, &statement, deadline)?;
+    let pairs = pairs(group, &statements);
+    let name = format!("links-{}.json", key(group, &statements));
+    if let Some(facts) = agreed(group, &name, fresh, deadline)? {
+        return Ok(facts);
+    }
+    let (peers, _shared) = commit(group, open_peers(group, &end, &pairs, deadline), deadline)?;
+    let mut mine = Vec::new();
+    for (number, &(from, to)) in pairs.iter().enumerate() {
+        let first = number as u32 * end.1.rounds() + 1;
+        let limit = Deadline::after(PAIR.min(deadline.remaining()));
+        if group.rank == from {
+            if let Err(error) = end.1.write_to(&peers[&to], first, limit) {
+                log::warn!("link test from rank {from} to rank {to}: {error}");
+            }
+        } else if group.rank == to {
+            mine.push(LinkFacts { from, to, verdict: read(&end.1, &peers[&from], first, limit) });
+        }
+        group.barrier(deadline)?;
+    }
+    let all: Vec<Vec<LinkFacts>> = gather(group, &mine, deadline)?;
+    let mut facts: Vec<LinkFacts> = all.into_iter().flatten().collect();
+    facts.sort_by_key(|link| (link.from, link.to));
+    // One rank of each host keeps it; a failure may pass, so it is not kept.
+    let own = group.topology.node(group.rank);
+    let leads = (0..group.rank.0).all(|rank| group.topology.node(Rank(rank)) != own);
+    if leads && facts.iter().all(|link| !matches!(link.verdict, LinkVerdict::Failed { .. })) {
+        let text = serde_json::to_vec(&facts).unwrap_or_default();
+        kept::write(&name, &text);
+    }
+    Ok(facts)
+}
+
+fn open(device: u32, deadline: Deadline) -> Result<(Device, LinkEnd), ExecuteError> {
+    let device = Device::open(device)?;
+    let end = LinkEnd::new(&device, deadline)?;
+    Ok((device, end))
+}
+
+fn read(end: &LinkEnd, from: &DeviceSpan, first: u32, limit: Deadline) -> LinkVerdict {
+    let found = end.read_from(from, first, limit).and_then(|wrong| match wrong {
+        0 => end.rate_from(from, limit).map(|rate| LinkVerdict::Good { rate: rate as u64 }),
+        wrong => Ok(LinkVerdict::Broken { wrong }),
+    });
+    found.unwrap_or_else(|error| LinkVerdict::Failed { why: chain(&error) })
+}
+
+/// Ordered pairs of ranks on different GPUs of one host, one rank for each GPU.
+fn pairs(group: &Group, statements: &[Statement]) -> Vec<(Rank, Rank)> {
+    let mut first: BTreeMap<(u32, [u8; 16]), Rank> = BTreeMap::new();
+    for (rank, statement) in statements.iter().enumerate() {
+        let rank = Rank(rank as u32);
+        first.entry((group.topology.node(rank).0, statement.uuid)).or_insert(rank);
+    }
+    let ranks: Vec<Rank> = first.into_values().collect();
+    let node = |rank: Rank| group.topology.node(rank);
+    let others = |from: Rank| ranks.iter().filter(move |&&to| to != from).map(move |&to| (from, to));
+    ranks.iter().flat_map(|&from| others(from)).filter(|&(from, to)| node(from) == node(to)).collect()
+}
+
+/// Names a set of GPUs with their driver and boot, and who uses which.
+fn key(group: &Group, statements: &[Statement]) -> String {
+    let mut hasher = Sha256::new();
+    for (rank, statement) in statements.iter().enumerate() {
+        hasher.update(group.topology.node(Rank(rank as u32)).0.to_le_bytes());
+        hasher.update(statement.uuid);
+        hasher.update(statement.driver.to_le_bytes());
+        hasher.update(statement.boot.trim());
+        hasher.update([0]);
+    }
+    hasher.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A kept result that every rank has and reads alike.
+fn agreed(group: &Group, name: &str, fresh: bool, deadline: Deadline) -> Result<Option<Vec<LinkFacts>>, ExecuteError> {
+    let mine = if fresh {
+        None
+    } else {
+        kept::read(name).filter(|text| serde_json::from_slice::<Vec<LinkFacts>>(text).is_ok())
+    };
+    let all: Vec<Option<Vec<u8>>> = gather(group, &mine, deadline)?;
+    let same = all.iter().all(|text| text.is_some() && *text == all[0]);
+    Ok(mine.filter(|_| same).and_then(|text| serde_json::from_slice(&text).ok()))
+}
+
+type Peers = (BTreeMap<Rank, DeviceSpan>, Option<SharedBuffer>);
+
+/// Opens the ends of all ranks that this rank is paired with.
+fn open_peers(
+    group: &Group,
+    (device, end): &(Device, LinkEnd),
+    pairs: &[(Rank, Rank)],
+    deadline: Deadline,
+) -> Result<Peers, ExecuteError> {
+    let memory = end.memory();
+    let shared = share(&group.server, device, memory.address(), memory.bytes());
+    let handle = shared.as_ref().ok().map(|(handle, _)| handle.clone());
+    let handles: Vec<Option<SharedHandle>> = gather(group, &handle, deadline)?;
+    let (_, buffer) = shared?;
+    let mut peers = BTreeMap::new();
+    for &(from, to) in pairs.iter().filter(|(from, to)| [*from, *to].contains(&group.rank)) {
+        let peer = if from == group.rank { to } else { from };
+        if peers.contains_key(&peer) {
+            continue;
+        }
+        let Some(handle) = &handles[peer.index()] else {
+            return Err(unreadable(peer, postcard::Error::DeserializeUnexpectedEnd));
+        };
+        let server = &group.peering[group.world(peer).index()].server;
+        let memory = PeerMemory::open(device, handle, &group.segments, server, deadline)?;
+        peers.insert(peer, DeviceSpan::of_peer(&memory));
+    }
+    Ok((peers, Some(buffer)))
+}

@@ -1,0 +1,17 @@
+//! Transfers between tensors on the GPUs of one host.
+//!
+//! In: an agreed manifest, tensors on devices. Out: work on a stream. Guarantee: with a GPU for each rank a start is one
+//! launch (and long contiguous copies between two), ordered on the GPUs alone; where ranks share a GPU no kernel waits
+//! for another process: the copy engines move everything and the host orders them.
+
+mod attach;
+mod board;
+mod engine;
+mod invite;
+mod links;
+mod place;
+mod transfer;
+
+pub use links::{LinkFacts, LinkVerdict, test_links};
+pub(super) use place::identify;
+pub(super) use transfer::DeviceTransfer;

@@ -1,0 +1,288 @@
+//! A transfer between GPUs that can be started again and again. In: a plan, its flows, tensors. Out: work on streams.
+//! Guarantee: init is collective and fails on all ranks or on none; a start is ordered behind what its stream holds and
+//! before what follows; a failure ends the kernels of this rank and becomes the job's, with one cause on all ranks.
+
+use super::super::agree::{chain, commit, unreadable};
+use super::super::program::{Storage, compile};
+use super::super::reach::Reach;
+use super::super::tensors::LocalTensors;
+use super::super::{ExecuteError, Group, Side};
+use super::attach::{Attached, attach};
+use super::board::Board;
+use super::engine::Ordered;
+use super::invite::{BoardMemory, DeviceInvitation, Prepared, prepare};
+use super::place::Places;
+use crate::base::{Backoff, Deadline, Rank, env};
+use crate::bootstrap::Cause;
+use crate::layout::positions::padding_boxes;
+use crate::memory::device::params::{PHASE_AWAIT, PHASE_CLOSE, Verdict};
+use crate::memory::device::{
+    Device, DeviceError, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream,
+};
+use crate::plan::Plan;
+use crate::route::{LocalFlow, RouteKind};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Longest wait of a kernel where `CROSSMESH_TIMEOUT` states none.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How long a rank that met a failure waits for the hub's word on who was first.
+const VERDICT: Duration = Duration::from_secs(2);
+/// How long a wait yields before it sleeps: most transfers are over by then, and a sleep lasts longer than small ones.
+pub(super) const EAGER: Duration = Duration::from_millis(20);
+/// How long an aborted kernel may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// Who orders the copies of a rank.
+#[derive(Debug)]
+enum Order {
+    /// This rank has no tensors.
+    Nothing,
+    /// The devices, each with one rank.
+    Kernel(Box<MoveTable>),
+    /// The hosts, since ranks share devices.
+    Host(Ordered),
+}
+
+/// A transfer between GPUs.
+#[derive(Debug)]
+pub(in crate::execute) struct DeviceTransfer {
+    group: Group,
+    order: Order,
+    /// For starts that name no stream, and the end of the last start.
+    own: Option<(Stream, Event)>,
+    names: Vec<(u32, String)>,
+    _shared: Vec<SharedBuffer>,
+}
+
+impl DeviceTransfer {
+    /// Prepares; collective.
+    pub(in crate::execute) fn init(
+        group: &Group,
+        plan: &Plan,
+        (flows, route): (&[LocalFlow], RouteKind),
+        local: &LocalTensors,
+        places: &Places,
+        deadline: Deadline,
+    ) -> Result<Self, ExecuteError> {
+        let everybody = group.size();
+        let reach = Reach {
+            readable: vec![true; everybody],
+            shared: vec![true; everybody],
+            cores: 1,
+            mapped: true,
+            chunk_bytes: 0,
+        };
+        let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
+        let stores = program.items.iter().any(|item| item.storage == Storage::Slot);
+        let program = if stores { Err(ExecuteError::RouteOnDevices { route }) } else { Ok(program) };
+        let program = program.and_then(|program| check_padding(plan, local).map(|()| program));
+        let prepared = program.and_then(|program| prepare(group, places, program, local, deadline));
+        let prepared = commit(group, prepared, deadline)?;
+        let joined = exchange(group, &prepared, deadline)
+            .and_then(|theirs| Self::join(group, plan, local, places, prepared, &theirs, deadline));
+        commit(group, joined, deadline)
+    }
+
+    fn join(
+        group: &Group,
+        plan: &Plan,
+        local: &LocalTensors,
+        places: &Places,
+        prepared: Prepared,
+        theirs: &BTreeMap<Rank, DeviceInvitation>,
+        deadline: Deadline,
+    ) -> Result<Self, ExecuteError> {
+        let mut transfer =
+            Self { group: group.clone(), order: Order::Nothing, own: None, names: Vec::new(), _shared: Vec::new() };
+        let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
+        let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
+        transfer.names = names(group, &prepared.board);
+        let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
+        transfer.order = match memory {
+            BoardMemory::Device(_) => {
+                Order::Kernel(Box::new(kernel(device, &prepared.board, attached, limit, deadline)?))
+            }
+            BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
+        };
+        transfer.own = Some((Stream::new(device)?, Event::new(device)?));
+        transfer._shared = prepared.shared;
+        Ok(transfer)
+    }
+
+    /// Puts a start on `stream`, or on a stream of its own; returns at once.
+    pub(in crate::execute) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+        self.check_abort()?;
+        let Some((own, done)) = &self.own else { return Ok(()) };
+        match &self.order {
+            Order::Nothing => Ok(()),
+            Order::Kernel(table) => {
+                let stream = stream.unwrap_or(own);
+                table.run(stream)?;
+                if !stream.is_capturing()? {
+                    done.record(stream)?;
+                }
+                Ok(())
+            }
+            Order::Host(ordered) => match stream.map(Stream::is_capturing).transpose()? {
+                Some(true) => Err(ExecuteError::Capture),
+                _ => ordered.start(stream),
+            },
+        }
+    }
+
+    /// Whether the last start is finished.
+    pub(in crate::execute) fn test(&self) -> Result<bool, ExecuteError> {
+        self.check_abort()?;
+        let done = match (&self.order, &self.own) {
+            (Order::Kernel(table), Some((_, done))) => {
+                let is_done = done.is_done();
+                match table.verdict() {
+                    Some(verdict) => Err(self.gave_up(table.device(), verdict).into()),
+                    None => is_done.map_err(ExecuteError::from),
+                }
+            }
+            (Order::Host(ordered), _) => ordered.is_done(),
+            _ => Ok(true),
+        };
+        done.map_err(|error| self.fail(error))
+    }
+
+    /// Returns once the last start is finished.
+    pub(in crate::execute) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
+        let mut backoff = Backoff::new();
+        let begun = Instant::now();
+        while !self.test()? {
+            if deadline.expired() {
+                let waiting = "work on its GPU has not ended: a peer has not started, or its copies are not done";
+                return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting: waiting.into() });
+            }
+            if begun.elapsed() < EAGER { std::thread::yield_now() } else { backoff.snooze() }
+        }
+        Ok(())
+    }
+
+    /// Whether its last start uses no memory any more; after a failure kernels are told to end first.
+    pub(in crate::execute) fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
+        let waited = self.wait(deadline);
+        if waited.is_err() {
+            self.abort();
+            if let (Order::Kernel(_), Some((_, done))) = (&self.order, &self.own) {
+                done.wait(Deadline::after(END))?;
+            }
+        }
+        waited
+    }
+
+    fn abort(&self) {
+        match &self.order {
+            Order::Nothing => {}
+            Order::Kernel(table) => table.abort(),
+            Order::Host(ordered) => ordered.abort(),
+        }
+    }
+
+    fn check_abort(&self) -> Result<(), ExecuteError> {
+        if !self.group.control.is_aborted() {
+            return Ok(());
+        }
+        self.abort();
+        self.group.control.abort_cause().map_or(Ok(()), |cause| Err(ExecuteError::Aborted(cause)))
+    }
+
+    /// Makes an error the job's, unless another came first.
+    fn fail(&self, error: ExecuteError) -> ExecuteError {
+        let host = self.group.topology.host(self.group.rank).to_string();
+        let cause = Cause { rank: self.group.control.rank(), host, phase: "transfer".into(), message: chain(&error) };
+        let cause = self.group.control.settle(cause, VERDICT);
+        self.abort();
+        ExecuteError::Aborted(cause)
+    }
+
+    fn gave_up(&self, device: &Device, verdict: Verdict) -> DeviceError {
+        let phase = match verdict.phase {
+            PHASE_AWAIT => "waiting for sources",
+            PHASE_CLOSE => "waiting for readers",
+            _ => "moving",
+        };
+        let name = self.names.iter().find(|(word, _)| *word == verdict.word).map(|(_, name)| name.clone());
+        let what = name.unwrap_or_else(|| "a chunk of another rank".to_string());
+        let (epoch, found) = (verdict.epoch, verdict.found);
+        DeviceError::GaveUp { device: device.label().to_string(), phase, what, epoch, found }
+    }
+}
+
+/// Padding that a layout asks to be written is refused: the moves of a device have tensors at both ends.
+fn check_padding(plan: &Plan, local: &LocalTensors) -> Result<(), ExecuteError> {
+    for (tensor, spec) in plan.manifest().tensors().iter().enumerate() {
+        let maps = local.maps(Side::Destination, tensor as u32).unwrap_or_default();
+        if spec.destination.padding().is_some() && !padding_boxes(maps).is_empty() {
+            return Err(ExecuteError::PaddingOnDevices { tensor: spec.name.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// What words of the board are about, for messages.
+fn names(group: &Group, board: &Board) -> Vec<(u32, String)> {
+    let who = |rank: Rank| format!("rank {rank} on host {}", group.topology.host(rank));
+    let started = board.started.iter().map(|(&rank, &word)| (word, format!("the start of {}", who(rank))));
+    let finished = board.finished.iter().map(|(&rank, &word)| (word, format!("the end of reading by {}", who(rank))));
+    started.chain(finished).collect()
+}
+
+/// The table of a rank that has its device for itself.
+fn kernel(
+    device: &Device,
+    board: &Board,
+    attached: Attached,
+    limit: Duration,
+    deadline: Deadline,
+) -> Result<MoveTable, ExecuteError> {
+    let warps = u64::from(device.properties().multiprocessors * PACK_WARPS);
+    let moves = Moves::lower(&attached.table, &attached.works, &attached.places(), Mover::Kernel { warps })?;
+    let told = |rank: Rank, word: Option<u32>| {
+        let span = attached.peers.get(&rank).and_then(|peer| peer.board);
+        match (span, word) {
+            (Some(span), Some(word)) => Ok((span, word)),
+            _ => Err(ExecuteError::Protocol { peer: rank, what: "no word to tell it by".into() }),
+        }
+    };
+    let word_of = |rank: &Rank, which: fn(&super::attach::DevicePeer) -> Option<u32>| {
+        told(*rank, attached.peers.get(rank).and_then(which))
+    };
+    let flags = Flags {
+        words: board.words,
+        opened: board.readers.keys().map(|rank| word_of(rank, |peer| peer.started)).collect::<Result<_, _>>()?,
+        closed: board.parents.keys().map(|rank| word_of(rank, |peer| peer.finished)).collect::<Result<_, _>>()?,
+        await_words: Board::range(&board.started),
+        leave_words: Board::range(&board.finished),
+        reports: board
+            .counters
+            .iter()
+            .zip(&attached.reports)
+            .map(|(&counter, readers)| {
+                let targets = readers.iter().map(|&(rank, word)| told(rank, Some(word)));
+                Ok((counter, targets.collect::<Result<Vec<_>, ExecuteError>>()?))
+            })
+            .collect::<Result<_, ExecuteError>>()?,
+    };
+    Ok(MoveTable::build(device, moves, &flags, attached.spans, limit, deadline)?)
+}
+
+fn exchange(
+    group: &Group,
+    prepared: &Prepared,
+    deadline: Deadline,
+) -> Result<BTreeMap<Rank, DeviceInvitation>, ExecuteError> {
+    let mut outgoing = vec![Vec::new(); group.size()];
+    for (&peer, invitation) in &prepared.invitations {
+        outgoing[peer.index()] = postcard::to_allocvec(invitation).map_err(|source| unreadable(group.rank, source))?;
+    }
+    let incoming = group.exchange(&outgoing, deadline)?;
+    let read = |&peer: &Rank| {
+        let invitation = postcard::from_bytes(&incoming[peer.index()]);
+        invitation.map(|invitation| (peer, invitation)).map_err(|source| unreadable(peer, source))
+    };
+    prepared.invitations.keys().map(read).collect()
+}

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Compiles every GPU kernel for every architecture it is written for, checks registers and spills. Needs no GPU: the
+# compiler is a Python wheel, kept under the target folder.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/ci/common.sh
+source tests/ci/common.sh
+
+VERSION=13.0.88
+wheel=$TARGET/nvrtc-$VERSION
+if [ ! -e "$wheel/nvidia" ]; then
+  python3 -m pip install --quiet --no-deps --target "$wheel.new" "nvidia-cuda-nvrtc==$VERSION"
+  mv "$wheel.new" "$wheel"
+fi
+CROSSMESH_NVRTC=$(find "$wheel" -name 'libnvrtc.so.1*' | head -n 1)
+export CROSSMESH_NVRTC KERNELS_MUST_COMPILE=1
+cargo test --lib --locked -p crossmesh memory::device:: -- --nocapture
