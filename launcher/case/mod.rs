@@ -14,6 +14,7 @@ use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
 use crossmesh::plan::Manifest;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ const NAME_MARK: char = '#';
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) name: String,
+    /// Mesh and placements of the source and of the destination, for people.
+    pub(crate) sides: [String; 2],
     /// One tensor, named as the case.
     pub(crate) manifest: Arc<Manifest>,
     /// Domain of every rank, as the file numbers them.
@@ -72,6 +75,13 @@ struct SideText {
     placements: Vec<String>,
 }
 
+impl fmt::Display for SideText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shape: Vec<String> = self.mesh.iter().map(u32::to_string).collect();
+        write!(formatter, "mesh {}, {}", shape.join("x"), self.placements.join(" "))
+    }
+}
+
 /// Reads `FILE` or `FILE#NAME`.
 pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
     let (path, name) = split(text);
@@ -114,13 +124,14 @@ fn case(text: CaseText) -> Result<Case, CaseError> {
     let dtype = Dtype::parse(&dtype).map_err(|source| CaseError::Dtype { case: name.clone(), source })?;
     let last = src.ranks.iter().chain(&dst.ranks).max().map_or(0, |&rank| rank as usize + 1);
     let ranks = domains.as_ref().map_or(last, Vec::len);
+    let sides = [src.to_string(), dst.to_string()];
     let source = layout(&name, "src", &shape, dtype, src)?;
     let destination = layout(&name, "dst", &shape, dtype, dst)?;
     let planned = |source| CaseError::Plan { case: name.clone(), source };
     let mut manifest = Manifest::new();
     manifest.push(name.clone(), source, destination).map_err(planned)?;
     manifest.check_ranks(ranks).map_err(planned)?;
-    Ok(Case { manifest: Arc::new(manifest), name, domains, expect, ranks })
+    Ok(Case { manifest: Arc::new(manifest), name, sides, domains, expect, ranks })
 }
 
 fn layout(

@@ -3,17 +3,18 @@
 
 use super::error::PlanCommandError;
 use super::job::Job;
-use super::report::{Balance, RankReport, Report, RouteReport, SimulatedReport, StageReport};
+use super::progress::Progress;
+use super::report::{Balance, GapReport, RankReport, Report, RouteReport, SimulatedReport};
+use super::stages::stages;
 use crossmesh::base::{Rank, env};
 use crossmesh::execute::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingShare, first_share};
-use crossmesh::plan::{Manifest, Plan};
+use crossmesh::plan::Plan;
 use crossmesh::route::{
-    Coverage, Flow, Injection, NicBound, RouteCost, RouteKind, RouteOptions, Routed, cheapest, check, name, nic_bound,
-    reason, route, simulate,
+    Coverage, Flow, Injection, NicBound, RouteCost, RouteKind, RouteOptions, Routed, cheapest, check, gaps, name,
+    nic_bound, reason, route, simulate,
 };
 use crossmesh::topology::Machine;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// What is asked for.
@@ -60,14 +61,16 @@ impl Asked {
 }
 
 /// Plans `job`.
-pub(super) fn evaluate(job: &Job, asked: &Asked) -> Result<Evaluated, PlanCommandError> {
+pub(super) fn evaluate(job: &Job, asked: &Asked, progress: &Progress) -> Result<Evaluated, PlanCommandError> {
     let began = Instant::now();
+    progress.step(&job.title, "finding pieces");
     let plan = Plan::compile(job.manifest.clone(), job.machine.topology.size())?;
     let mut routes = Vec::new();
     let mut allowed: Vec<(RouteCost, Vec<Flow>)> = Vec::new();
     let mut coverage = Coverage::default();
     let mut simulated_seconds = 0.0;
     for options in RouteOptions::ALL {
+        progress.step(&job.title, &name(options));
         let routed = route(&plan, &job.machine.topology, options);
         let proof = |source| PlanCommandError::Proof { title: job.title.clone(), route: name(options), source };
         coverage = check(&plan, &routed.flows).map_err(proof)?;
@@ -168,7 +171,12 @@ fn report(
     reason: String,
 ) -> Result<Report, PlanCommandError> {
     let NicBound { bytes: nic_bound_bytes, seconds: bound_seconds } = nic_bound(plan, &job.machine, Injection::Striped);
-    let stages = stages(job)?;
+    let gap = |gap: crossmesh::route::Gap| GapReport {
+        tensor: job.manifest.tensors()[gap.tensor].name.clone(),
+        without_source_bytes: gap.without_source,
+        untaken_bytes: gap.untaken,
+    };
+    let stages = stages(&job.manifest, &job.machine)?;
     let (sources, destinations) = (job.sources(), job.destinations());
     Ok(Report {
         name: job.title.clone(),
@@ -190,6 +198,7 @@ fn report(
         without_source_bytes: coverage.without_source,
         untaken_bytes: coverage.untaken,
         padding_bytes: coverage.padding,
+        gaps: gaps(plan).into_iter().map(gap).collect(),
         replicated_unknown: job.unmatched.clone(),
         routes,
         chosen: chosen.options.kind.to_string(),
@@ -199,27 +208,6 @@ fn report(
         as_expected: None,
         plan_seconds: 0.0,
     })
-}
-
-/// Tensors by the set of their source ranks, when there are several: what each costs alone.
-fn stages(job: &Job) -> Result<Vec<StageReport>, PlanCommandError> {
-    let mut manifests: BTreeMap<Vec<Rank>, Manifest> = BTreeMap::new();
-    for tensor in job.manifest.tensors() {
-        let mut ranks: Vec<Rank> = tensor.source.mesh().ranks().collect();
-        ranks.sort_unstable();
-        let manifest = manifests.entry(ranks).or_default();
-        manifest.push(tensor.name.clone(), tensor.source.clone(), tensor.destination.clone())?;
-    }
-    if manifests.len() < 2 {
-        return Ok(Vec::new());
-    }
-    let stage = |(ranks, manifest): (Vec<Rank>, Manifest)| {
-        let bytes = manifest.global_bytes()?;
-        let plan = Plan::compile(Arc::new(manifest), job.machine.topology.size())?;
-        let bound_seconds = nic_bound(&plan, &job.machine, Injection::Striped).seconds;
-        Ok(StageReport { first_rank: ranks.first().map_or(0, |rank| rank.0), ranks: ranks.len(), bytes, bound_seconds })
-    };
-    manifests.into_iter().map(stage).collect()
 }
 
 fn per_rank(job: &Job, chosen: &RouteCost, sources: &[Rank], destinations: &[Rank]) -> Vec<RankReport> {

@@ -7,7 +7,7 @@ use crate::case::{self, Case, Expect};
 use crate::checkpoint::Model;
 use crate::{plain_file, rules_option};
 use crossmesh::base::Rank;
-use crossmesh::layout::parallel::{ParallelSpec, System};
+use crossmesh::layout::parallel::{ParallelSpec, System, WeightView};
 use crossmesh::plan::{Manifest, ModelSide, model_manifest};
 use crossmesh::topology::{Machine, Synthetic, Topology};
 use std::collections::BTreeSet;
@@ -21,6 +21,10 @@ const MOST_RANKS: u32 = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) title: String,
+    /// How the source and the destination lie.
+    pub(super) sides: [String; 2],
+    /// Per rank its coordinates on the axes of its side; none where axes have no names.
+    pub(super) coordinates: Vec<String>,
     pub(super) manifest: Arc<Manifest>,
     pub(super) machine: Machine,
     /// Per domain of the machine, its number as the user knows it.
@@ -89,14 +93,41 @@ fn model_job(
     let side = |spec, ranks| ModelSide { spec, ranks, rules: &rules };
     let made = model_manifest(&model, side(source, first), side(destination, second))?;
     let machine = cluster.machine(&[sources, destinations])?;
+    let sides = [source, destination].map(short);
     Ok(Job {
-        title: format!("{}, {source} to {destination}", path.display()),
+        title: format!("{}, {} to {}", path.display(), sides[0], sides[1]),
+        sides,
+        coordinates: [source, destination].into_iter().flat_map(coordinates).collect(),
         manifest: Arc::new(made.manifest),
         domain_labels: (0..machine.topology.domain_count() as u32).collect(),
         machine,
         expect: None,
         unmatched: made.unmatched,
     })
+}
+
+/// The spec without axes of one rank, unless nothing is left.
+fn short(spec: &ParallelSpec) -> String {
+    let text = spec.to_string();
+    let counts = |item: &&str| item.contains(':') || !item.ends_with("=1");
+    let items: Vec<&str> = text.split(',').filter(counts).collect();
+    if items.is_empty() { "one rank".into() } else { items.join(",") }
+}
+
+/// Per rank its coordinates on axes of more than one rank, such as `pp 1, tp 0`.
+fn coordinates(spec: &ParallelSpec) -> Vec<String> {
+    let axes = spec.axes(WeightView::Dense);
+    let place = |rank: u32| {
+        let mut rest = rank;
+        let mut parts = Vec::new();
+        for &(axis, size) in axes.iter().rev().filter(|&&(_, size)| size > 1) {
+            parts.push(format!("{axis} {}", rest % size));
+            rest /= size;
+        }
+        parts.reverse();
+        parts.join(", ")
+    };
+    (0..spec.rank_count()).map(place).collect()
 }
 
 /// A case has its own domains, or its sides have one each; every rank has a GPU and cards as the cluster's first.
@@ -112,6 +143,6 @@ fn case_job(case: Case, cluster: &Synthetic) -> Result<Job, PlanCommandError> {
     for (rank, &label) in domains.iter().enumerate() {
         domain_labels[machine.topology.domain(Rank(rank as u32)).index()] = label;
     }
-    let Case { name: title, manifest, expect, .. } = case;
-    Ok(Job { title, manifest, machine, domain_labels, expect, unmatched: Vec::new() })
+    let Case { name: title, sides, manifest, expect, .. } = case;
+    Ok(Job { title, sides, coordinates: Vec::new(), manifest, machine, domain_labels, expect, unmatched: Vec::new() })
 }

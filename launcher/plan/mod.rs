@@ -11,7 +11,9 @@ mod expected;
 mod explained;
 mod job;
 mod page;
+mod progress;
 mod report;
+mod stages;
 mod table;
 
 pub(crate) use arguments::Arguments;
@@ -22,6 +24,7 @@ use crossmesh::base::Rank;
 use error::PlanCommandError;
 use evaluate::{Asked, Evaluated, evaluate};
 use job::Job;
+use progress::Progress;
 use report::Report;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -49,11 +52,13 @@ fn plan(arguments: &Arguments) -> Result<(), PlanCommandError> {
         check_explained(job, arguments.explain)?;
     }
     let mut evaluated = Vec::with_capacity(jobs.len());
+    let progress = Progress::new(jobs.len());
     for job in &jobs {
-        let mut one = evaluate(job, &asked)?;
+        let mut one = evaluate(job, &asked, &progress)?;
         one.report.as_expected = expected::compare(&one.report, job.expect.as_ref())?;
         evaluated.push(one);
     }
+    drop(progress);
     write(arguments, &jobs, &evaluated)
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Report {
     /// What the most loaded card carries at least, whatever injects and leads, and its time.
     pub(super) nic_bound_bytes: u64,
     pub(super) bound_seconds: f64,
-    /// The same for one set of source ranks after the other, such as the stages of a pipeline; of one set nothing.
+    /// The same for the stages of the source's pipeline, one after the other; nothing without several.
     pub(super) stages: Vec<StageReport>,
     pub(super) stages_one_by_one_seconds: f64,
     /// `complete`, or `incomplete` when destination bytes have no source.
@@ -34,6 +34,8 @@ pub(super) struct Report {
     /// Source bytes that no rank wants.
     pub(super) untaken_bytes: u64,
     pub(super) padding_bytes: u64,
+    /// Tensors that the two sides do not cover alike.
+    pub(super) gaps: Vec<GapReport>,
     /// Tensors that no rule knows.
     pub(super) replicated_unknown: Vec<String>,
     pub(super) routes: Vec<RouteReport>,
@@ -49,7 +51,17 @@ pub(super) struct Report {
     pub(super) plan_seconds: f64,
 }
 
-/// One set of source ranks.
+/// A tensor with destination bytes that no source holds, or source bytes that nobody wants.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct GapReport {
+    pub(super) tensor: String,
+    /// Over all destination ranks.
+    pub(super) without_source_bytes: u64,
+    /// Each once.
+    pub(super) untaken_bytes: u64,
+}
+
+/// One stage of a pipeline.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct StageReport {
     pub(super) first_rank: u32,

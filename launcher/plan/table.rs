@@ -1,11 +1,11 @@
 //! A report for people. In: a report. Out: text. Guarantee: figures with their units; nothing that the JSON does not say.
 
-use super::report::{Balance, RankReport, Report, RouteReport};
+use super::report::{Balance, GapReport, RankReport, Report, RouteReport};
 use crossmesh::base::bytes::human;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Unknown tensors that are named.
+/// Tensors that are named where there are many.
 const SHOWN: usize = 5;
 
 /// The tables.
@@ -33,6 +33,21 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
+/// Seconds to three digits.
+pub(super) fn brief(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        seconds if seconds < 1e-3 => (seconds * 1e6, "us"),
+        seconds if seconds < 1.0 => (seconds * 1e3, "ms"),
+        seconds => (seconds, "s"),
+    };
+    match value {
+        value if value == 0.0 => "0".into(),
+        value if value < 10.0 => format!("{value:.2} {unit}"),
+        value if value < 100.0 => format!("{value:.1} {unit}"),
+        value => format!("{value:.0} {unit}"),
+    }
+}
+
 fn exact(bytes: u64) -> String {
     if bytes < 1024 { format!("{bytes} B") } else { format!("{bytes} B ({})", human(bytes)) }
 }
@@ -55,13 +70,19 @@ fn summary(report: &Report, text: &mut String) {
     row("bound", if report.nic_bound_bytes == 0 { "nothing needs to cross domains".into() } else { bound });
     if !report.stages.is_empty() {
         let stages = format!(
-            "{} when {} sets of source ranks go one after the other",
+            "{} when the {} stages of the source go one after the other",
             time(report.stages_one_by_one_seconds),
             report.stages.len()
         );
         row("bound, stage by stage", stages);
     }
     row("coverage", coverage(report));
+    for gap in report.gaps.iter().take(SHOWN) {
+        row("", gap_text(gap));
+    }
+    if report.gaps.len() > SHOWN {
+        row("", format!("and {} more tensors (--json lists all)", report.gaps.len() - SHOWN));
+    }
     if report.as_expected == Some(true) {
         row("expected", "all byte counts are as the case says".into());
     }
@@ -86,6 +107,17 @@ fn coverage(report: &Report) -> String {
         let _ = write!(text, "; {} are padding", exact(report.padding_bytes));
     }
     text
+}
+
+fn gap_text(gap: &GapReport) -> String {
+    let mut parts = Vec::new();
+    if gap.without_source_bytes > 0 {
+        parts.push(format!("{} without source", exact(gap.without_source_bytes)));
+    }
+    if gap.untaken_bytes > 0 {
+        parts.push(format!("{} wanted by nobody", exact(gap.untaken_bytes)));
+    }
+    format!("{}: {}", gap.tensor, parts.join(", "))
 }
 
 fn routes(report: &Report, text: &mut String) {
@@ -156,7 +188,7 @@ fn domains(report: &Report, text: &mut String) {
     }
     let _ = writeln!(
         text,
-        "{:<8}{:<22}{:>6}  {:<24}{:<24}{:<24}",
+        "{:<8}{:<22}{:>6}  {:<24}{:<24}{}",
         "domain", "role", "ranks", "network sent, each", "received, each", "read over NVLink, each"
     );
     for (domain, ranks) in ranks {
@@ -195,6 +227,11 @@ mod tests {
     fn times_have_units() {
         for (seconds, text) in [(0.0, "0"), (2.5e-6, "2.50 us"), (0.0093952, "9.395 ms"), (1.6789, "1.679 s")] {
             assert_eq!(time(seconds), text);
+        }
+        for (seconds, text) in
+            [(0.0, "0"), (2.5e-6, "2.50 us"), (0.0123456, "12.3 ms"), (95.829, "95.8 s"), (120.4, "120 s")]
+        {
+            assert_eq!(brief(seconds), text);
         }
         assert_eq!((exact(64), exact(2048)), ("64 B".into(), "2048 B (2.0 KiB)".into()));
     }

@@ -1,6 +1,7 @@
 //! A report as one page. In: jobs and their reports. Out: HTML. Guarantee: self-contained: no script, nothing fetched;
 //! readable in light and dark; every text is escaped.
 
+mod bands;
 mod flows;
 mod loads;
 mod shape;
@@ -9,11 +10,16 @@ mod times;
 use super::evaluate::Evaluated;
 use super::job::Job;
 use super::report::Report;
-use super::table::time;
+use super::table::{brief, time};
 use crossmesh::base::bytes::human;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
+
+/// Nothing is fetched; styles stand in the page.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+/// Tensors that are named where there are many.
+const SHOWN: usize = 20;
 
 /// The page.
 pub(super) fn page(jobs: &[Job], evaluated: &[Evaluated]) -> String {
@@ -23,6 +29,7 @@ pub(super) fn page(jobs: &[Job], evaluated: &[Evaluated]) -> String {
     };
     let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
          <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
@@ -67,8 +74,8 @@ fn section(text: &mut String, number: usize, job: &Job, one: &Evaluated) {
     let _ = writeln!(text, "<h2>Time of every route</h2>\n{}", times::picture(report));
     let _ = writeln!(
         text,
-        "<h2>Where the bytes go</h2>\n<p class=\"quiet\">Every square is a rank, in rows by node; the darker, the more its \
-         card carries. Bands are bytes between domains.</p>\n{}",
+        "<h2>Where the bytes go</h2>\n<p class=\"quiet\">A square is a rank, the darker the more its card carries; a box is \
+         an NVLink domain; a band is as wide as the bytes from one domain to another. Point at anything for its numbers.</p>\n{}",
         flows::picture(job, one)
     );
     let _ = writeln!(
@@ -77,6 +84,7 @@ fn section(text: &mut String, number: usize, job: &Job, one: &Evaluated) {
         loads::picture(report)
     );
     routes(text, report);
+    gaps(text, report);
     text.push_str("</section>\n");
 }
 
@@ -95,16 +103,45 @@ fn tiles(text: &mut String, report: &Report) {
     };
     tile(human(report.bytes), "in all tensors, each once");
     tile(human(report.delivered_bytes), "delivered to all destinations");
-    tile(time(report.bound_seconds), "at least, whatever the route");
+    tile(brief(report.bound_seconds), "at least, whatever the route");
+    if !report.stages.is_empty() {
+        let what = format!("at least, one of {} stages at a time", report.stages.len());
+        tile(brief(report.stages_one_by_one_seconds), &what);
+    }
     if let Some(route) = route {
-        tile(time(route.predicted_seconds), "predicted by the chosen route");
+        tile(brief(route.predicted_seconds), "predicted by the chosen route");
     }
     if let Some(simulated) = simulated {
         let over = simulated.over_bound.map_or(String::new(), |over| format!(", {over:.3} of its bound"));
-        tile(time(simulated.seconds), &format!("simulated{over}"));
+        tile(brief(simulated.seconds), &format!("simulated{over}"));
     }
-    tile(report.coverage.to_string(), "coverage: destination bytes with a source, written once");
-    text.push_str("</div>\n");
+    let class = if report.without_source_bytes == 0 { "tile" } else { "tile wrong" };
+    let _ = writeln!(
+        text,
+        "<div class=\"{class}\"><b>{}</b><span>coverage: every destination byte with a source, written once</span></div>\n</div>",
+        report.coverage
+    );
+}
+
+/// Tensors that the two sides do not cover alike.
+fn gaps(text: &mut String, report: &Report) {
+    if report.gaps.is_empty() {
+        return;
+    }
+    text.push_str("<h2>Not on both sides</h2>\n<table>\n<tr><th>tensor<th>without source<th>wanted by nobody</tr>\n");
+    for gap in report.gaps.iter().take(SHOWN) {
+        let _ = writeln!(
+            text,
+            "<tr><td>{}<td>{}<td>{}</tr>",
+            escape(&gap.tensor),
+            human(gap.without_source_bytes),
+            human(gap.untaken_bytes)
+        );
+    }
+    text.push_str("</table>\n");
+    if report.gaps.len() > SHOWN {
+        let _ = writeln!(text, "<p class=\"quiet\">and {} more tensors</p>", report.gaps.len() - SHOWN);
+    }
 }
 
 fn routes(text: &mut String, report: &Report) {
