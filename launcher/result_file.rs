@@ -49,6 +49,11 @@ impl ResultFile {
         })
     }
 
+    /// Finds out whether results can be written to `path`.
+    pub(crate) fn try_path(path: &Path) -> Result<(), WriteError> {
+        Self::prepare(path, String::new()).map(drop)
+    }
+
     /// Lets it be seen.
     pub(crate) fn place(self) -> Result<(), ResultFileError> {
         match self {

@@ -42,6 +42,8 @@ pub(super) enum PlanCommandError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error("model {} has no tensors; a plan needs at least one", path.display())]
+    NoTensors { path: PathBuf },
     #[error("tensor {tensor:?}: shape {shape:?} has no elements; every dimension must have at least one")]
     Empty { tensor: String, shape: Vec<u64> },
     #[error(transparent)]

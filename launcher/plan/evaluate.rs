@@ -60,44 +60,66 @@ impl Asked {
     }
 }
 
+/// A job by one route.
+struct Tried {
+    cost: RouteCost,
+    report: RouteReport,
+    flows: Vec<Flow>,
+    coverage: Coverage,
+    simulation_seconds: f64,
+}
+
 /// Plans `job`.
 pub(super) fn evaluate(job: &Job, asked: &Asked, progress: &Progress) -> Result<Evaluated, PlanCommandError> {
     let began = Instant::now();
     progress.step(&job.title, "finding pieces");
     let plan = Plan::compile(job.manifest.clone(), job.machine.topology.size())?;
     let mut routes = Vec::new();
-    let mut allowed: Vec<(RouteCost, Vec<Flow>)> = Vec::new();
+    let mut allowed: Vec<RouteCost> = Vec::new();
+    // Only the flows of the best so far are kept: those of a large job fill gigabytes.
+    let mut kept = Vec::new();
     let mut coverage = Coverage::default();
-    let mut simulated_seconds = 0.0;
+    let mut simulation_seconds = 0.0;
     for options in RouteOptions::ALL {
         progress.step(&job.title, &name(options));
-        let routed = route(&plan, &job.machine.topology, options);
-        let proof = |source| PlanCommandError::Proof { title: job.title.clone(), route: name(options), source };
-        coverage = check(&plan, &routed.flows).map_err(proof)?;
-        let (cost, share) = cost(&routed, &job.machine, asked)?;
-        let simulation = Instant::now();
-        let simulated = asked.simulate.then(|| simulate(&routed.flows, &job.machine, share.chunk_bytes));
-        simulated_seconds += simulation.elapsed().as_secs_f64();
-        let simulated = simulated.map(|simulated| SimulatedReport {
-            seconds: simulated.seconds,
-            over_bound: (cost.bound.seconds() > 0.0).then(|| simulated.seconds / cost.bound.seconds()),
-            chunk_bytes: simulated.chunk_bytes,
-        });
-        routes.push(route_report(job, &routed.flows, &cost, share, simulated));
+        let tried = by_route(job, &plan, options, asked)?;
+        coverage = tried.coverage;
+        simulation_seconds += tried.simulation_seconds;
+        routes.push(tried.report);
         if asked.allows(options) {
-            allowed.push((cost, routed.flows));
+            allowed.push(tried.cost);
+            if cheapest(&allowed) == Some(allowed.len() - 1) {
+                kept = tried.flows;
+            }
         }
     }
-    let costs: Vec<RouteCost> = allowed.iter().map(|(cost, _)| cost.clone()).collect();
-    let Some(chosen) = cheapest(&costs) else {
+    let Some(chosen) = cheapest(&allowed) else {
         let (kind, injection) = (asked.kind.map(|kind| kind.to_string()), asked.injection.map(|how| how.to_string()));
         let (kind, injection) = (kind.unwrap_or_default(), injection.unwrap_or_default());
         return Err(PlanCommandError::NoRoute { kind, injection });
     };
-    let (cost, flows) = allowed.swap_remove(chosen);
-    let mut report = report(job, &plan, coverage, routes, &cost, reason(&costs, chosen))?;
-    report.plan_seconds = began.elapsed().as_secs_f64() - simulated_seconds;
-    Ok(Evaluated { report, flows })
+    progress.step(&job.title, "stages");
+    let mut report = report(job, &plan, coverage, routes, &allowed[chosen], reason(&allowed, chosen))?;
+    report.plan_seconds = began.elapsed().as_secs_f64() - simulation_seconds;
+    Ok(Evaluated { report, flows: kept })
+}
+
+/// Routes, proves, costs and maybe simulates.
+fn by_route(job: &Job, plan: &Plan, options: RouteOptions, asked: &Asked) -> Result<Tried, PlanCommandError> {
+    let routed = route(plan, &job.machine.topology, options);
+    let proof = |source| PlanCommandError::Proof { title: job.title.clone(), route: name(options), source };
+    let coverage = check(plan, &routed.flows).map_err(proof)?;
+    let (cost, share) = cost(&routed, &job.machine, asked)?;
+    let simulation = Instant::now();
+    let simulated = asked.simulate.then(|| simulate(&routed.flows, &job.machine, share.chunk_bytes));
+    let simulation_seconds = simulation.elapsed().as_secs_f64();
+    let simulated = simulated.map(|simulated| SimulatedReport {
+        seconds: simulated.seconds,
+        over_bound: (cost.bound.seconds() > 0.0).then(|| simulated.seconds / cost.bound.seconds()),
+        chunk_bytes: simulated.chunk_bytes,
+    });
+    let report = route_report(job, &routed.flows, &cost, share, simulated);
+    Ok(Tried { cost, report, flows: routed.flows, coverage, simulation_seconds })
 }
 
 /// What a route costs in the chunks that its hops leave.

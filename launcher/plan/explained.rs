@@ -2,6 +2,7 @@
 
 use super::evaluate::Evaluated;
 use super::job::Job;
+use super::table::counted;
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::human;
 use crossmesh::route::{Exchanged, explain};
@@ -49,7 +50,7 @@ pub(super) fn explained(job: &Job, evaluated: &Evaluated, rank: Rank) -> String 
 }
 
 fn exchanged(amount: Exchanged) -> String {
-    format!("{:>12} in {} flows", human(amount.bytes), amount.flows)
+    format!("{:>12} in {}", human(amount.bytes), counted(amount.flows as u64, "flow"))
 }
 
 fn list(text: &mut String, what: &str, peers: &BTreeMap<Rank, Exchanged>) {
@@ -57,11 +58,11 @@ fn list(text: &mut String, what: &str, peers: &BTreeMap<Rank, Exchanged>) {
         return;
     }
     let sum = peers.values().map(|amount| amount.bytes).sum();
-    let _ = writeln!(text, "  {what:<30}{:>12} with {} ranks", human(sum), peers.len());
+    let _ = writeln!(text, "  {what:<30}{:>12} with {}", human(sum), counted(peers.len() as u64, "rank"));
     for (peer, &amount) in peers.iter().take(SHOWN) {
         let _ = writeln!(text, "    {:<28}{}", format!("rank {peer}"), exchanged(amount));
     }
     if peers.len() > SHOWN {
-        let _ = writeln!(text, "    and {} more ranks", peers.len() - SHOWN);
+        let _ = writeln!(text, "    and {} more", counted((peers.len() - SHOWN) as u64, "rank"));
     }
 }

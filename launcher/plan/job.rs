@@ -84,6 +84,9 @@ fn model_job(
     let ranks = sources.checked_add(destinations).filter(|&ranks| ranks <= MOST_RANKS);
     let ranks = ranks.ok_or(PlanCommandError::TooManyRanks { sources, destinations, most: MOST_RANKS })?;
     let model = Model::open(path)?.description(&path.display().to_string())?;
+    if model.tensors().is_empty() {
+        return Err(PlanCommandError::NoTensors { path: path.to_path_buf() });
+    }
     if let Some(tensor) = model.tensors().iter().find(|tensor| tensor.shape.contains(&0)) {
         return Err(PlanCommandError::Empty { tensor: tensor.name.clone(), shape: tensor.shape.clone() });
     }

@@ -46,6 +46,11 @@ fn plan(arguments: &Arguments) -> Result<(), PlanCommandError> {
     {
         return Err(PlanCommandError::SameFile { path: json.clone() });
     }
+    for (option, path) in [("json", &arguments.json), ("html", &arguments.html)] {
+        if let Some(path) = path {
+            ResultFile::try_path(path).map_err(|source| PlanCommandError::Target { option, source })?;
+        }
+    }
     let asked = Asked::new(arguments.route.as_deref(), arguments.injection.as_deref(), arguments.simulate)?;
     let jobs = job::jobs(arguments)?;
     for job in &jobs {

@@ -27,6 +27,7 @@ pub(super) fn table(report: &Report) -> String {
 pub(super) fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds == 0.0 => "0".into(),
+        seconds if seconds < 1e-6 => format!("{:.1} ns", seconds * 1e9),
         seconds if seconds < 1e-3 => format!("{:.2} us", seconds * 1e6),
         seconds if seconds < 1.0 => format!("{:.3} ms", seconds * 1e3),
         seconds => format!("{seconds:.3} s"),
@@ -36,6 +37,7 @@ pub(super) fn time(seconds: f64) -> String {
 /// Seconds to three digits.
 pub(super) fn brief(seconds: f64) -> String {
     let (value, unit) = match seconds {
+        seconds if seconds < 1e-6 => (seconds * 1e9, "ns"),
         seconds if seconds < 1e-3 => (seconds * 1e6, "us"),
         seconds if seconds < 1.0 => (seconds * 1e3, "ms"),
         seconds => (seconds, "s"),
@@ -46,6 +48,11 @@ pub(super) fn brief(seconds: f64) -> String {
         value if value < 100.0 => format!("{value:.1} {unit}"),
         value => format!("{value:.0} {unit}"),
     }
+}
+
+/// A number of things, such as `2 hops`.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 fn exact(bytes: u64) -> String {
@@ -158,11 +165,11 @@ fn details(route: &RouteReport, text: &mut String) {
     let _ =
         writeln!(text, "{:<22}{}", "leaders", balance(route.leaders, "destination ranks receive from other domains"));
     let staging = format!(
-        "{} at most on a rank; {} chunks of {} at most over {} hops",
+        "{} at most on a rank; {} of {} at most over {}",
         human(route.staging_bytes),
-        route.chunks,
+        counted(route.chunks, "chunk"),
         human(route.chunk_bytes),
-        route.hops
+        counted(u64::from(route.hops), "hop")
     );
     let _ = writeln!(text, "{:<22}{staging}", "staging");
     if let Some(simulated) = route.simulated.filter(|simulated| simulated.chunk_bytes > route.chunk_bytes) {
@@ -225,7 +232,9 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (seconds, text) in [(0.0, "0"), (2.5e-6, "2.50 us"), (0.0093952, "9.395 ms"), (1.6789, "1.679 s")] {
+        for (seconds, text) in
+            [(0.0, "0"), (3.2e-10, "0.3 ns"), (2.5e-6, "2.50 us"), (0.0093952, "9.395 ms"), (1.6789, "1.679 s")]
+        {
             assert_eq!(time(seconds), text);
         }
         for (seconds, text) in

@@ -22,8 +22,7 @@ pub(super) fn try_folder(folder: &Path) -> Result<(), RefitError> {
 
 /// Finds out whether the results can be written.
 pub(super) fn try_results(path: &Path) -> Result<(), RefitError> {
-    let tried = ResultFile::prepare(path, String::new());
-    tried.map(drop).map_err(|source| RefitError::Target { option: "json", source })
+    ResultFile::try_path(path).map_err(|source| RefitError::Target { option: "json", source })
 }
 
 fn try_file(option: &'static str, path: &Path) -> Result<(), RefitError> {
