@@ -107,7 +107,7 @@ fn headings(text: &mut String, job: &Job, places: &BTreeMap<u32, Place>, drawn: 
             heading = heading.chars().take(MOST_LETTERS - 1).chain(['…']).collect();
         }
         let anchor = ["start", "end"][side];
-        words(text, (place.x[side], TOP - 10.0), anchor, "strong", &heading);
+        words(text, (place.x[side], place.y - 10.0), anchor, "strong", &heading);
     }
 }
 
