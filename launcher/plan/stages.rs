@@ -23,7 +23,8 @@ pub(super) fn stages(manifest: &Manifest, machine: &Machine) -> Result<Vec<Stage
     let mut stages: BTreeMap<usize, Stage> = BTreeMap::new();
     for tensor in manifest.tensors() {
         let stage = stages.entry(first[tensor.source.mesh().rank(0).index()]).or_default();
-        stage.manifest.push(tensor.name.clone(), tensor.source.clone(), tensor.destination.clone())?;
+        let (source, destination) = (tensor.source.clone(), tensor.destination.clone());
+        stage.manifest.push_with(tensor.name.clone(), source, destination, tensor.transform)?;
     }
     if stages.len() < 2 {
         return Ok(Vec::new());

@@ -141,9 +141,10 @@ fn transfer(
     let mut reshard = transfer.init(settings.route)?;
     let report = reshard.report().clone();
     let seconds = transfer.run(&mut reshard)?;
+    let saturated = transfer.sum(reshard.saturated())?;
     drop(reshard);
     if arguments.verify {
-        transfer.check()?;
+        transfer.check(saturated)?;
     }
     agree(members, compare(case, &report), deadline()?)?;
     Ok((report, spread(&seconds).0))

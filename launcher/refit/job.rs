@@ -40,16 +40,17 @@ pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request
     let mut transfer = job.transfer().init(request.settings.route)?;
     let report = transfer.report().clone();
     let seconds = job.transfer().run(&mut transfer)?;
+    let saturated = job.transfer().sum(transfer.saturated())?;
     // The measurement takes staging memory too.
     drop(transfer);
     let rate = job.nic_rate(&report)?;
     if arguments.verify {
-        job.transfer().check()?;
+        job.transfer().check(saturated)?;
     }
     if let Some(folder) = &arguments.out {
         job.write(folder)?;
     }
-    let results = job.results(&report, rate, &seconds)?;
+    let results = job.results(&report, rate, &seconds, saturated)?;
     let shown = if world.rank() == SPEAKER { output::publish(&results, arguments.json.as_deref()) } else { Ok(()) };
     agree(world, shown, deadline()?)
 }
@@ -131,7 +132,7 @@ impl<'a> Job<'a> {
     }
 
     /// Joins all ranks' numbers; the time of a run is that of its slowest rank.
-    fn results(&self, report: &Report, rate: NicRate, seconds: &[f64]) -> Result<Results, RefitError> {
+    fn results(&self, report: &Report, rate: NicRate, seconds: &[f64], saturated: u64) -> Result<Results, RefitError> {
         let mine = serde_json::to_vec(&(seconds, report.staging_bytes, self.model.is_here())).unwrap_or_default();
         let all = self.world.allgather(&mine, deadline()?)?;
         let all: Vec<(Vec<f64>, u64, bool)> =
@@ -156,6 +157,8 @@ impl<'a> Job<'a> {
             model: self.request.model.display().to_string(),
             src: self.request.src.spec.to_string(),
             dst: self.request.dst.spec.to_string(),
+            cast: self.request.cast.map(|dtype| dtype.to_string()),
+            saturated,
             route: report.route.kind.to_string(),
             injection: report.route.injection.to_string(),
             tensors: report.tensors,

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod cases;
+mod cast;
 mod consent;
 mod error;
 mod everywhere;

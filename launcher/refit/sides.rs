@@ -6,6 +6,7 @@ use super::error::RefitError;
 use crossmesh::base::env::EnvError;
 use crossmesh::base::{Rank, bytes, env};
 use crossmesh::execute::Mapped;
+use crossmesh::layout::Dtype;
 use crossmesh::layout::parallel::ParallelSpec;
 use crossmesh::route::RouteOptions;
 use std::collections::BTreeSet;
@@ -41,6 +42,8 @@ pub(crate) struct Request {
     pub(crate) model: PathBuf,
     pub(crate) src: SideRequest,
     pub(crate) dst: SideRequest,
+    /// What the floats of the model arrive as.
+    pub(crate) cast: Option<Dtype>,
     pub(crate) settings: Settings,
     roles: Vec<(String, u32)>,
 }
@@ -87,6 +90,7 @@ impl Request {
         Ok(Self {
             model,
             settings: Settings::parse(arguments)?,
+            cast: arguments.cast.as_deref().map(read_cast).transpose()?,
             src: SideRequest::parse("src", &given("--src", &arguments.src)?, arguments.src_ranks.as_deref())?,
             dst: SideRequest::parse("dst", &given("--dst", &arguments.dst)?, arguments.dst_ranks.as_deref())?,
             roles: roles(),
@@ -203,6 +207,17 @@ fn check_environment() -> Result<(), EnvError> {
 }
 
 /// Bytes per second: `50GB`, `50GB/s`.
+fn read_cast(text: &str) -> Result<Dtype, RefitError> {
+    match text {
+        "f32" => Ok(Dtype::F32),
+        "f16" => Ok(Dtype::F16),
+        "bf16" => Ok(Dtype::BF16),
+        text => {
+            Err(RefitError::Option { option: "cast", value: text.into(), allowed: "allowed: f32, f16, bf16".into() })
+        }
+    }
+}
+
 fn read_rate(text: &str) -> Result<f64, RefitError> {
     let bytes = bytes::parse(text.strip_suffix("/s").unwrap_or(text)).map_err(RefitError::Rate)?;
     if bytes == 0 {
@@ -248,6 +263,7 @@ mod tests {
             src: SideRequest::parse("src", src, src_ranks)?,
             dst: SideRequest::parse("dst", dst, dst_ranks)?,
             model: PathBuf::new(),
+            cast: None,
             settings: Settings { route: RouteOptions::default(), memory: MemoryChoice::Shared, nic_rate: None },
             roles: Vec::new(),
         })

@@ -54,11 +54,21 @@ impl Transfer<'_> {
         Ok(seconds)
     }
 
-    /// Compares every byte and every digest.
-    pub(super) fn check(&self) -> Result<(), RefitError> {
+    /// The sum of all ranks' counts.
+    pub(super) fn sum(&self, count: u64) -> Result<u64, RefitError> {
+        let all = self.world.allgather(&count.to_le_bytes(), deadline()?)?;
+        // Every rank sends eight bytes.
+        Ok(all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).sum())
+    }
+
+    /// Compares every byte and every digest, and the count of values that became infinite.
+    pub(super) fn check(&self, saturated: u64) -> Result<(), RefitError> {
         let held = |memory| Held { memory, rank: self.world.rank() };
         let promised = verify::promised(self.manifest, self.world.size(), &held(self.source));
-        let promised = agree(self.world, promised, deadline()?)?;
+        let (promised, counted) = agree(self.world, promised, deadline()?)?;
+        let counted = self.sum(counted)?;
+        let same = if counted == saturated { Ok(()) } else { Err(RefitError::Saturated { saturated, counted }) };
+        agree(self.world, same, deadline()?)?;
         let all = self.world.allgather(&verify::encode(&promised), deadline()?)?;
         let expected = verify::expected(self.world.rank(), &all);
         let mine =

@@ -1,13 +1,13 @@
-//! Placements as text. In: `replicate`, `shard(d)`, `shard(d,chunk)`, `shard(d,sizes=a/b/c)`. Out: [`Placement`].
+//! Placements as text. In: `replicate`, `shard(d)`, `shard(d,chunk)`, `shard(d,sizes=a/b/c)`, `partial(sum)`. Out: [`Placement`].
 //! Guarantee: nothing else is read, and blanks do not count.
 
-use super::{Placement, Split};
+use super::{Placement, Reduction, Split};
 use std::str::FromStr;
 use thiserror::Error;
 
 /// A text that is no placement.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{text:?} is no placement; write replicate, shard(0), shard(0,chunk) or shard(0,sizes=5/0/3)")]
+#[error("{text:?} is no placement; write replicate, shard(0), shard(0,chunk), shard(0,sizes=5/0/3) or partial(sum)")]
 pub struct PlacementError {
     /// The text as given.
     pub text: String,
@@ -23,8 +23,10 @@ impl FromStr for Placement {
 
 fn read(text: &str) -> Option<Placement> {
     let text = text.trim();
-    if text == "replicate" {
-        return Some(Placement::Replicate);
+    match text {
+        "replicate" => return Some(Placement::Replicate),
+        "partial(sum)" => return Some(Placement::Partial(Reduction::Sum)),
+        _ => {}
     }
     let inside = text.strip_prefix("shard(")?.strip_suffix(')')?;
     let (dim, rule) = inside.split_once(',').map_or((inside, None), |(dim, rule)| (dim, Some(rule.trim())));
@@ -47,6 +49,7 @@ mod tests {
     fn texts() {
         for (text, placement) in [
             ("replicate", Placement::Replicate),
+            ("partial(sum)", Placement::Partial(Reduction::Sum)),
             ("shard(0)", Placement::shard(0)),
             (" shard( 2 , chunk ) ", Placement::chunk(2)),
             ("shard(1,sizes=5/0/3)", Placement::sizes(1, [5, 0, 3])),

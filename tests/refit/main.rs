@@ -6,6 +6,7 @@ mod assembly;
 mod bad_arguments;
 mod bad_models;
 mod cases;
+mod casts;
 mod faults;
 mod fused;
 mod job;
