@@ -6,6 +6,7 @@
 
 mod bench;
 mod case;
+mod cast_option;
 mod checkpoint;
 mod doctor;
 mod env_command;

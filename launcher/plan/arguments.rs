@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
     /// Cases of one tensor each with explicit layouts: a JSON file, or one case of it
-    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules"])]
+    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules", "cast"])]
     pub(super) case: Option<String>,
     /// Both sides as NCCL M2N's model bench describes them: a JSON file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["src", "dst"])]
@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// Rules before the built-in ones, as for refit
     #[arg(long, value_name = "RULES", requires = "model")]
     pub(super) rules: Option<PathBuf>,
+    /// Type in which F32, F16 and BF16 tensors arrive: f32, f16 or bf16, as for refit [default: as in the model]
+    #[arg(long, value_name = "DTYPE", requires = "model")]
+    pub(super) cast: Option<String>,
     /// The cluster: gb200-nvl72, hgx-h100 or dgx-a100, :DOMAINS behind it, /USED for the GPUs used of each domain; or a
     /// shape such as 4x[8gpu,8nic@50GB,nvlink450GB]. Each side starts in a new domain; a case's own domains override it
     #[arg(long, value_name = "TOPOLOGY", default_value = "gb200-nvl72")]

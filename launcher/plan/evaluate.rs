@@ -10,7 +10,7 @@ use crossmesh::base::{Rank, env};
 use crossmesh::execute::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingShare, first_share};
 use crossmesh::plan::Plan;
 use crossmesh::route::{
-    Coverage, Flow, Injection, NicBound, RouteCost, RouteKind, RouteOptions, Routed, cheapest, check, gaps, name,
+    Coverage, Flow, Injection, NicBound, RouteCost, RouteKind, RouteOptions, Routed, Sums, cheapest, check, gaps, name,
     nic_bound, reason, route, simulate,
 };
 use crossmesh::topology::Machine;
@@ -177,6 +177,11 @@ fn balance(bytes: impl Iterator<Item = u64>) -> Balance {
 fn injectors(job: &Job, flows: &[Flow]) -> Balance {
     let mut bytes: BTreeMap<Rank, u64> = job.sources().into_iter().map(|rank| (rank, 0)).collect();
     for flow in flows {
+        for (from, to, sent) in flow.sums.iter().flat_map(Sums::edges) {
+            if !job.machine.same_domain(from, to) {
+                *bytes.entry(from).or_default() += sent;
+            }
+        }
         let root = flow.nodes[0].rank;
         let away = flow.children(0).filter(|(_, child)| !job.machine.same_domain(root, child.rank)).count() as u64;
         *bytes.entry(root).or_default() += flow.bytes * away;

@@ -5,7 +5,7 @@ use super::Arguments;
 use super::error::PlanCommandError;
 use crate::case::{self, Case, Expect};
 use crate::checkpoint::Model;
-use crate::{plain_file, rules_option};
+use crate::{cast_option, plain_file, rules_option};
 use crossmesh::base::Rank;
 use crossmesh::layout::parallel::{ParallelSpec, System, WeightView};
 use crossmesh::plan::{Manifest, ModelSide, model_manifest};
@@ -95,13 +95,20 @@ fn model_job(
     let (first, second) = all.split_at(sources as usize);
     let side = |spec, ranks| ModelSide { spec, ranks, rules: &rules };
     let made = model_manifest(&model, side(source, first), side(destination, second))?;
+    let manifest = match arguments.cast.as_deref() {
+        None => made.manifest,
+        Some(text) => {
+            let wrong = |allowed| PlanCommandError::Option { option: "cast", value: text.into(), allowed };
+            made.manifest.cast_to(cast_option::read(text).map_err(wrong)?, &made.keep_dtype)?
+        }
+    };
     let machine = cluster.machine(&[sources, destinations])?;
     let sides = [source, destination].map(short);
     Ok(Job {
         title: format!("{}, {} to {}", path.display(), sides[0], sides[1]),
         sides,
         coordinates: [source, destination].into_iter().flat_map(coordinates).collect(),
-        manifest: Arc::new(made.manifest),
+        manifest: Arc::new(manifest),
         domain_labels: (0..machine.topology.domain_count() as u32).collect(),
         machine,
         expect: None,

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     pub(crate) dst: Option<String>,
     /// In place of a model: cases of one tensor each with explicit layouts, whose contents are synthesised; those that need
     /// more ranks than there are get listed as skipped, and a case's own domains override those of the job
-    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["model", "src", "dst", "src_ranks", "dst_ranks", "rules", "nic_rate", "out"])]
+    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["model", "src", "dst", "src_ranks", "dst_ranks", "rules", "cast", "nic_rate", "out"])]
     pub(crate) case: Option<String>,
     /// Source ranks in mesh order, such as 0-3,8 [default: the first role, else the first ranks that --dst-ranks leaves]
     #[arg(long, value_name = "LIST")]

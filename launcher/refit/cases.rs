@@ -15,6 +15,7 @@ use crate::checkpoint::Model;
 use crate::result_file::{self, ResultFile};
 use crossmesh::base::bytes::human;
 use crossmesh::comm::{Communicator, Report, Side};
+use crossmesh::layout::Placement;
 use crossmesh::layout::model::{self, ModelTensor};
 use crossmesh::route::RouteKind;
 use serde::Serialize;
@@ -45,6 +46,17 @@ struct Outcomes {
     moved: usize,
     skipped: usize,
     cases: Vec<Outcome>,
+}
+
+/// The cases, unless contents cannot be made up for one.
+pub(super) fn movable(cases: Vec<Case>) -> Result<Vec<Case>, RefitError> {
+    let is_partial = |placement: &Placement| matches!(placement, Placement::Partial(_));
+    let has_terms =
+        |case: &Case| case.manifest.tensors().iter().any(|tensor| tensor.source.placements().iter().any(is_partial));
+    match cases.iter().find(|case| has_terms(case)) {
+        Some(case) => Err(RefitError::Terms { case: case.name.clone() }),
+        None => Ok(cases),
+    }
 }
 
 /// Moves every case that fits.

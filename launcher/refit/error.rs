@@ -38,6 +38,10 @@ pub(crate) enum RefitError {
     /// Cases for other jobs.
     #[error("none of {cases} cases fits {ranks} ranks; the smallest needs {needed}: start {needed} ranks")]
     NoCase { cases: usize, ranks: usize, needed: usize },
+    #[error(
+        "case {case:?}: src is partial(sum), and contents are made up of whole elements only; plan it, or name another case"
+    )]
+    Terms { case: String },
     /// Bytes of a case.
     #[error("case {case:?}: {what} is {found} and the file expects {expected}")]
     Unexpected { case: String, what: &'static str, found: u64, expected: u64 },

@@ -43,7 +43,7 @@ enum Task {
 impl Task {
     fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
         match &arguments.case {
-            Some(text) => Ok(Self::Cases(Settings::parse(arguments)?, case::read(text)?)),
+            Some(text) => Ok(Self::Cases(Settings::parse(arguments)?, cases::movable(case::read(text)?)?)),
             None => Ok(Self::Model(Box::new(Request::parse(arguments)?))),
         }
     }

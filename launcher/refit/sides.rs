@@ -3,6 +3,7 @@
 
 use super::Arguments;
 use super::error::RefitError;
+use crate::cast_option;
 use crossmesh::base::env::EnvError;
 use crossmesh::base::{Rank, bytes, env};
 use crossmesh::execute::Mapped;
@@ -87,10 +88,14 @@ impl Request {
     pub(crate) fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
         let given = |name, text: &Option<String>| text.clone().ok_or(RefitError::Absent { name });
         let model = arguments.model.clone().ok_or(RefitError::Absent { name: "MODEL" })?;
+        let cast = |text| {
+            let wrong = |allowed| RefitError::Option { option: "cast", value: String::from(text), allowed };
+            cast_option::read(text).map_err(wrong)
+        };
         Ok(Self {
             model,
             settings: Settings::parse(arguments)?,
-            cast: arguments.cast.as_deref().map(read_cast).transpose()?,
+            cast: arguments.cast.as_deref().map(cast).transpose()?,
             src: SideRequest::parse("src", &given("--src", &arguments.src)?, arguments.src_ranks.as_deref())?,
             dst: SideRequest::parse("dst", &given("--dst", &arguments.dst)?, arguments.dst_ranks.as_deref())?,
             roles: roles(),
@@ -207,17 +212,6 @@ fn check_environment() -> Result<(), EnvError> {
 }
 
 /// Bytes per second: `50GB`, `50GB/s`.
-fn read_cast(text: &str) -> Result<Dtype, RefitError> {
-    match text {
-        "f32" => Ok(Dtype::F32),
-        "f16" => Ok(Dtype::F16),
-        "bf16" => Ok(Dtype::BF16),
-        text => {
-            Err(RefitError::Option { option: "cast", value: text.into(), allowed: "allowed: f32, f16, bf16".into() })
-        }
-    }
-}
-
 fn read_rate(text: &str) -> Result<f64, RefitError> {
     let bytes = bytes::parse(text.strip_suffix("/s").unwrap_or(text)).map_err(RefitError::Rate)?;
     if bytes == 0 {

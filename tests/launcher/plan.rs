@@ -143,6 +143,29 @@ fn a_route_may_be_asked_for() {
 }
 
 #[test]
+fn casts_and_sums_count_what_travels() {
+    let arguments = [QWEN, &["--topology", "gb200-nvl72:2/16"]].concat();
+    let (plain, wide) = (planned(&arguments), planned(&[&arguments[..], &["--cast", "f32"]].concat()));
+    // Widened behind the wire: the same bytes cross, and twice as many are stored.
+    assert_eq!((&plain["bytes"], &plain["nic_bound_bytes"]), (&wide["bytes"], &wide["nic_bound_bytes"]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cases.json");
+    let case = json!([{
+        "name": "terms", "shape": [4, 8], "dtype": "F32", "domains": [0, 0, 1, 2],
+        "src": {"mesh": [3], "ranks": [0, 1, 2], "placements": ["partial(sum)"]},
+        "dst": {"mesh": [1], "ranks": [3], "placements": ["replicate"]},
+    }]);
+    std::fs::write(&path, case.to_string()).unwrap();
+    let report = &planned(&["--case", path.to_str().unwrap(), "--simulate"])[0];
+    let striped = route(report, "hierarchical", "striped");
+    // One term crosses from domain 1 to 0 or back, and the sum to domain 2.
+    assert_eq!(striped["inter_domain_bytes"], 2 * 4 * 8 * 4);
+    for route in report["routes"].as_array().unwrap() {
+        assert!(route["simulated"]["over_bound"].as_f64().unwrap() >= 1.0, "{route:#}");
+    }
+}
+
+#[test]
 fn a_rank_is_explained() {
     let case = format!("{}#rows of 4 to 2, twice", here(CASES[0]).display());
     let shown = plan(&["--case", &case, "--route", "hierarchical", "--explain", "4"]);

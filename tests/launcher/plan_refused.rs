@@ -94,6 +94,7 @@ fn wrong_specs_and_clusters() {
         ("--src tp=2 --dst tp=1 --topology hgx-h100:1", &["hgx-h100:1", "write hgx-h100:2"]),
         ("--src tp=2 --dst tp=1 --route direct", &["--route \"direct\"", "gather-broadcast, auto"]),
         ("--src tp=2 --dst tp=1 --injection all", &["--injection \"all\"", "striped, single"]),
+        ("--src tp=2 --dst tp=1 --cast f8", &["--cast \"f8\"", "f32, f16, bf16"]),
         ("--src tp=2 --dst tp=1 --explain 3", &["--explain 3", "ranks 0 to 2"]),
         ("--src tp=2 --dst tp=1 --rules llamas", &["\"llamas\""]),
         ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),

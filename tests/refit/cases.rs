@@ -70,6 +70,15 @@ fn what_cannot_be_moved() {
 }
 
 #[test]
+fn terms_are_not_made_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cases.json");
+    let text = std::fs::read_to_string(cases()).unwrap();
+    std::fs::write(&path, text.replace("shard(0,chunk)", "partial(sum)").replace("I16", "F32")).unwrap();
+    Job::of_case(8, path.to_str().unwrap()).refused(&["\"no domains stated\"", "partial(sum)"]);
+}
+
+#[test]
 fn a_wrong_count_fails() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cases.json");

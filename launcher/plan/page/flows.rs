@@ -7,8 +7,9 @@ use super::shape::{WIDTH, legend, open, rectangle, share, words};
 use crate::plan::evaluate::Evaluated;
 use crate::plan::job::Job;
 use crate::plan::report::RankReport;
+use crossmesh::base::Rank;
 use crossmesh::base::bytes::human;
-use crossmesh::route::Flow;
+use crossmesh::route::{Flow, Sums};
 use crossmesh::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,13 +134,19 @@ fn inside(ranks: &[&RankReport]) -> u64 {
 /// Bytes by the domains that they leave and enter.
 fn crossing(flows: &[Flow], topology: &Topology, labels: &[u32]) -> Vec<Crossing> {
     let mut crossing: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    let mut add = |from: Rank, to: Rank, bytes: u64| {
+        let (from, to) = (topology.domain(from), topology.domain(to));
+        if from != to {
+            *crossing.entry((labels[from.index()], labels[to.index()])).or_default() += bytes;
+        }
+    };
     for flow in flows {
+        for (from, to, bytes) in flow.sums.iter().flat_map(Sums::edges) {
+            add(from, to, bytes);
+        }
         for node in &flow.nodes {
-            let Some(parent) = node.parent else { continue };
-            let from = topology.domain(flow.nodes[parent as usize].rank);
-            let to = topology.domain(node.rank);
-            if from != to {
-                *crossing.entry((labels[from.index()], labels[to.index()])).or_default() += flow.bytes;
+            if let Some(parent) = node.parent {
+                add(flow.nodes[parent as usize].rank, node.rank, flow.bytes);
             }
         }
     }
