@@ -5,12 +5,16 @@
 //! all have the same, rank 0 shows the usage.
 
 mod bench;
+mod case;
+mod cast_option;
 mod checkpoint;
 mod doctor;
 mod env_command;
 mod failure;
 mod plain_file;
+mod plan;
 mod refit;
+mod result_file;
 mod rules_option;
 mod run;
 mod standard_output;
@@ -40,6 +44,8 @@ enum Command {
     Run(run::Arguments),
     /// Move a model's weights from one layout to another
     Refit(Box<refit::Arguments>),
+    /// Say what a transfer costs before a byte moves: bytes of every link, times, the best route; needs no ranks
+    Plan(Box<plan::Arguments>),
     /// Measure how fast tensors move, beside what an MPI user would write by hand
     Bench(Box<bench::Arguments>),
     /// Show what crossmesh takes this machine, a job, a file or a synthetic cluster for
@@ -91,6 +97,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Refit(arguments) => refit::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Topo(arguments) => topo::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -15,16 +15,21 @@ Exit codes: 0 done, 1 the job failed, 2 wrong arguments, model or environment";
 pub(crate) struct Arguments {
     /// A .safetensors file, a folder with a checkpoint and its index, a *.model.json whose contents are synthesised, or the
     /// name of a built-in model such as qwen3-32b, synthesised too
-    pub(crate) model: PathBuf,
+    #[arg(required_unless_present = "case")]
+    pub(crate) model: Option<PathBuf>,
     /// Layout of the source ranks, such as tp=4, tp=2,dp=2 or tp=2,ep=4,pp=2: sizes of tensor (tp), context (cp), expert
     /// (ep), fully sharded (fsdp), data (dp, replicas) and pipeline parallelism (pp, also as layers per stage, 8+8+7);
     /// their product is the number of ranks, the leftmost axis varies fastest; with etp, efsdp or edp, or megatron: in
     /// front, expert weights have a view of their own
-    #[arg(long, value_name = "SPEC")]
-    pub(crate) src: String,
+    #[arg(long, value_name = "SPEC", required_unless_present = "case")]
+    pub(crate) src: Option<String>,
     /// Layout of the destination ranks, in the same form
-    #[arg(long, value_name = "SPEC")]
-    pub(crate) dst: String,
+    #[arg(long, value_name = "SPEC", required_unless_present = "case")]
+    pub(crate) dst: Option<String>,
+    /// In place of a model: cases of one tensor each with explicit layouts, whose contents are synthesised; those that need
+    /// more ranks than there are get listed as skipped, and a case's own domains override those of the job
+    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["model", "src", "dst", "src_ranks", "dst_ranks", "rules", "cast", "nic_rate", "out"])]
+    pub(crate) case: Option<String>,
     /// Source ranks in mesh order, such as 0-3,8 [default: the first role, else the first ranks that --dst-ranks leaves]
     #[arg(long, value_name = "LIST")]
     pub(crate) src_ranks: Option<String>,

@@ -1,6 +1,8 @@
 //! What can go wrong with a refit.
 
+use crate::case::CaseError;
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
+use crate::result_file::ResultFileError;
 use crate::rules_option::RulesOptionError;
 use crossmesh::base::Rank;
 use crossmesh::base::bytes::SizeError;
@@ -27,6 +29,22 @@ pub(crate) enum RefitError {
         #[source]
         source: ParallelError,
     },
+    /// An argument that only a file of cases may stand for.
+    #[error("{name} is missing; give it, or --case FILE")]
+    Absent { name: &'static str },
+    /// Cases.
+    #[error(transparent)]
+    Case(#[from] CaseError),
+    /// Cases for other jobs.
+    #[error("none of {cases} cases fits {ranks} ranks; the smallest needs {needed}: start {needed} ranks")]
+    NoCase { cases: usize, ranks: usize, needed: usize },
+    #[error(
+        "case {case:?}: src is partial(sum), and contents are made up of whole elements only; plan it, or name another case"
+    )]
+    Terms { case: String },
+    /// Bytes of a case.
+    #[error("case {case:?}: {what} is {found} and the file expects {expected}")]
+    Unexpected { case: String, what: &'static str, found: u64, expected: u64 },
     /// A list of ranks.
     #[error("--{side}-ranks {text:?}: {item:?} is no rank or range of ranks; write numbers and ranges such as 0-3,8")]
     RankList { side: &'static str, text: String, item: String },
@@ -121,13 +139,9 @@ pub(crate) enum RefitError {
         #[source]
         source: std::io::Error,
     },
-    /// Results that cannot be written to an open stream.
-    #[error("cannot write the results to {path}")]
-    Stream {
-        path: String,
-        #[source]
-        source: std::io::Error,
-    },
+    /// Results.
+    #[error(transparent)]
+    Results(#[from] ResultFileError),
     /// An environment variable.
     #[error(transparent)]
     Env(#[from] EnvError),
@@ -150,7 +164,12 @@ impl RefitError {
                 cause,
                 ExecuteError::Env(_) | ExecuteError::Staging { .. } | ExecuteError::OptionsDiffer { .. }
             ),
-            Self::Wrong { .. } | Self::Saturated { .. } | Self::Comm(_) | Self::Write(_) | Self::Stream { .. } => false,
+            Self::Wrong { .. }
+            | Self::Saturated { .. }
+            | Self::Unexpected { .. }
+            | Self::Comm(_)
+            | Self::Write(_)
+            | Self::Results(_) => false,
             _ => true,
         }
     }

@@ -5,20 +5,18 @@ use super::Arguments;
 use super::consent::agree;
 use super::error::RefitError;
 use super::output::Stored;
-use super::progress::Progress;
 use super::report::{NicRate, RankRow, Results, spread};
 use super::shards::{self, SideMemory};
 use super::sides::Request;
-use super::verify::{self, Held};
+use super::transfer::Transfer;
 use super::{everywhere, nic_rate, output};
 use crate::checkpoint::Model;
 use crate::rules_option;
 use crossmesh::base::{Deadline, Rank};
-use crossmesh::comm::{Buffers, CommError, Communicator, Report, Reshard, ReshardOptions, Side};
+use crossmesh::comm::{Communicator, Report, Side};
 use crossmesh::plan::{Manifest, ModelManifest};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A rank's part of the job.
 struct Job<'a> {
@@ -36,22 +34,17 @@ struct Job<'a> {
 /// Runs the job.
 pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request) -> Result<(), RefitError> {
     let sides = agree(world, request.ranks(world.size()), deadline()?)?;
-    let model = everywhere::open(world, &arguments.model, &sides.0, deadline()?)?;
+    let model = everywhere::open(world, &request.model, &sides.0, deadline()?)?;
     let job = agree(world, Job::new(world, arguments, request, model, sides), deadline()?)?;
-    let mut buffers = Buffers::new(&job.manifest);
-    job.source.give(&mut buffers, Side::Source);
-    job.destination.give(&mut buffers, Side::Destination);
-    let options = ReshardOptions { route: request.route };
-    let prepared = world.reshard_init(&job.manifest, &buffers, options, deadline()?);
-    let mut transfer = agree(world, prepared.map_err(RefitError::from), deadline()?)?;
+    let mut transfer = job.transfer().init(request.settings.route)?;
     let report = transfer.report().clone();
-    let seconds = job.transfer(&mut transfer)?;
-    let saturated = job.sum(transfer.saturated())?;
+    let seconds = job.transfer().run(&mut transfer)?;
+    let saturated = job.transfer().sum(transfer.saturated())?;
     // The measurement takes staging memory too.
     drop(transfer);
     let rate = job.nic_rate(&report)?;
     if arguments.verify {
-        job.verify(saturated)?;
+        job.transfer().check(saturated)?;
     }
     if let Some(folder) = &arguments.out {
         job.write(folder)?;
@@ -62,9 +55,9 @@ pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request
 }
 
 /// The rank that writes the results.
-const SPEAKER: Rank = Rank(0);
+pub(super) const SPEAKER: Rank = Rank(0);
 
-fn deadline() -> Result<Deadline, RefitError> {
+pub(super) fn deadline() -> Result<Deadline, RefitError> {
     Ok(Communicator::default_deadline()?)
 }
 
@@ -94,7 +87,8 @@ impl<'a> Job<'a> {
         {
             output::try_results(path)?;
         }
-        let allocate = |fused, side| SideMemory::allocate(&manifest, fused, world.rank(), side, request.memory);
+        let memory = request.settings.memory;
+        let allocate = |fused, side| SideMemory::allocate(&manifest, fused, world.rank(), side, memory);
         let source = allocate(&source_fused, Side::Source)?.with_transposed(&made.source_transposed);
         let destination = allocate(&fused, Side::Destination)?.with_transposed(&made.destination_transposed);
         let stored = Stored { fused, leading: made.leading };
@@ -104,7 +98,7 @@ impl<'a> Job<'a> {
 
     /// The rate for the bound: as given, or measured between two ranks that the network joins.
     fn nic_rate(&self, report: &Report) -> Result<NicRate, RefitError> {
-        if let Some(rate) = self.request.nic_rate {
+        if let Some(rate) = self.request.settings.nic_rate {
             return Ok(NicRate { bytes_per_second: Some(rate), from: "given" });
         }
         let ranks = &report.traffic.ranks;
@@ -120,44 +114,17 @@ impl<'a> Job<'a> {
         Ok(NicRate { bytes_per_second: Some(rate), from: "measured between two ranks" })
     }
 
-    /// Runs the transfer as often as asked; seconds of this rank.
-    fn transfer(&self, transfer: &mut Reshard) -> Result<Vec<f64>, RefitError> {
-        let mut seconds = Vec::new();
-        let progress = Progress::new(transfer, self.arguments.repeat, self.world.rank() == SPEAKER)?;
-        for run in 0..self.arguments.repeat {
-            progress.between(transfer, run);
-            if self.arguments.verify {
-                self.destination.buffer.write().map_err(CommError::from)?.fill(verify::POISON);
-            }
-            self.world.barrier(deadline()?)?;
-            let begun = Instant::now();
-            transfer.start().map_err(CommError::from)?;
-            progress.wait(transfer, run, deadline()?).map_err(CommError::from)?;
-            seconds.push(begun.elapsed().as_secs_f64());
+    /// What moves, apart from what is done with it.
+    fn transfer(&self) -> Transfer<'_> {
+        Transfer {
+            world: self.world,
+            model: &self.model,
+            manifest: &self.manifest,
+            source: &self.source,
+            destination: &self.destination,
+            repeat: self.arguments.repeat,
+            verify: self.arguments.verify,
         }
-        Ok(seconds)
-    }
-
-    /// The sum of all ranks' counts.
-    fn sum(&self, count: u64) -> Result<u64, RefitError> {
-        let all = self.world.allgather(&count.to_le_bytes(), deadline()?)?;
-        // Every rank sends eight bytes.
-        Ok(all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).sum())
-    }
-
-    /// Compares everything that arrived, and the count of values that became infinite.
-    fn verify(&self, saturated: u64) -> Result<(), RefitError> {
-        let held = |memory| Held { memory, rank: self.world.rank() };
-        let promised = verify::promised(&self.manifest, self.world.size(), &held(&self.source));
-        let (promised, counted) = agree(self.world, promised, deadline()?)?;
-        let counted = self.sum(counted)?;
-        let same = if counted == saturated { Ok(()) } else { Err(RefitError::Saturated { saturated, counted }) };
-        agree(self.world, same, deadline()?)?;
-        let all = self.world.allgather(&verify::encode(&promised), deadline()?)?;
-        let expected = verify::expected(self.world.rank(), &all);
-        let mine = expected
-            .and_then(|expected| verify::check(&self.model, &self.manifest, &held(&self.destination), &expected));
-        agree(self.world, mine, deadline()?)
     }
 
     /// Writes all ranks' shards, or none.
@@ -190,7 +157,7 @@ impl<'a> Job<'a> {
             staging_bytes: *staging_bytes,
         });
         Ok(Results {
-            model: self.arguments.model.display().to_string(),
+            model: self.request.model.display().to_string(),
             src: self.request.src.spec.to_string(),
             dst: self.request.dst.spec.to_string(),
             cast: self.request.cast.map(|dtype| dtype.to_string()),

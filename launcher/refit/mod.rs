@@ -5,6 +5,7 @@
 //! `--verify` every byte was compared.
 
 mod arguments;
+mod cases;
 mod cast;
 mod consent;
 mod error;
@@ -16,30 +17,61 @@ mod progress;
 mod report;
 mod shards;
 mod sides;
+mod transfer;
 mod verify;
 
 pub(crate) use arguments::Arguments;
 
+use crate::case::{self, Case};
 use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::base::{Rank, env};
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
 use crossmesh::execute::ExecuteError;
 use error::RefitError;
-use sides::Request;
+use sides::{Request, Settings};
 use std::process::ExitCode;
 
 /// Exit code of a job that failed.
 const FAILED: u8 = 1;
 
+/// What is to move.
+enum Task {
+    Model(Box<Request>),
+    Cases(Settings, Vec<Case>),
+}
+
+impl Task {
+    fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
+        match &arguments.case {
+            Some(text) => Ok(Self::Cases(Settings::parse(arguments)?, cases::movable(case::read(text)?)?)),
+            None => Ok(Self::Model(Box::new(Request::parse(arguments)?))),
+        }
+    }
+
+    fn side_starts(&self) -> Vec<Rank> {
+        match self {
+            Self::Model(request) => request.side_starts(),
+            Self::Cases(..) => Vec::new(),
+        }
+    }
+
+    fn run(&self, world: &Communicator, arguments: &Arguments) -> Result<(), RefitError> {
+        match self {
+            Self::Model(request) => job::run(world, arguments, request),
+            Self::Cases(settings, cases) => cases::run(world, arguments, settings, cases),
+        }
+    }
+}
+
 /// Runs the job on this rank.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let request = Request::parse(arguments).map_err(alone)?;
+    let task = Task::parse(arguments).map_err(alone)?;
     let mut options = WorldOptions::from_environment().map_err(|error| alone(error.into()))?;
     if options.side_starts.is_empty() {
-        options.side_starts = request.side_starts();
+        options.side_starts = task.side_starts();
     }
     let world = Communicator::world(&options).map_err(|error| alone(error.into()))?;
-    match job::run(&world, arguments, &request) {
+    match task.run(&world, arguments) {
         Ok(()) => {
             let deadline = Communicator::default_deadline().map_err(|error| alone(error.into()))?;
             world.finalize(deadline).map_err(|error| Failure::new(FAILED, error))?;

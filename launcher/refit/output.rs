@@ -5,15 +5,14 @@
 use super::error::RefitError;
 use super::report::Results;
 use super::shards::{SideMemory, swapped};
-use crate::checkpoint::{LayoutEntry, LayoutFile, PendingFile, ShardTensor, WriteError, prepare_shards};
-use crate::standard_output;
+use crate::checkpoint::{LayoutEntry, LayoutFile, PendingFile, ShardTensor, prepare_shards};
+use crate::result_file::{self, ResultFile};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::layout::parallel::FusedTensor;
 use crossmesh::plan::Manifest;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Makes the folder for shards and finds out whether files can be made there.
 pub(super) fn try_folder(folder: &Path) -> Result<(), RefitError> {
@@ -23,14 +22,7 @@ pub(super) fn try_folder(folder: &Path) -> Result<(), RefitError> {
 
 /// Finds out whether the results can be written.
 pub(super) fn try_results(path: &Path) -> Result<(), RefitError> {
-    match target(path) {
-        Target::File(path) if path.is_dir() => {
-            let source = WriteError::Io { path, source: ErrorKind::IsADirectory.into() };
-            Err(RefitError::Target { option: "json", source })
-        }
-        Target::File(path) => try_file("json", &path),
-        Target::StandardOutput | Target::Open(_) => Ok(()),
-    }
+    ResultFile::try_path(path).map_err(|source| RefitError::Target { option: "json", source })
 }
 
 fn try_file(option: &'static str, path: &Path) -> Result<(), RefitError> {
@@ -103,44 +95,10 @@ pub(super) fn place(files: Vec<PendingFile>) -> Result<(), RefitError> {
 
 /// Prints the table, unless standard output is for the JSON, and writes the JSON.
 pub(super) fn publish(results: &Results, json: Option<&Path>) -> Result<(), RefitError> {
-    match json.map(target) {
-        Some(Target::StandardOutput) => return print(&results.json_line()),
-        Some(Target::File(path)) => {
-            let text = results.json();
-            let write = |file: &mut dyn Write| file.write_all(text.as_bytes());
-            PendingFile::write(&path, text.len() as u64, |file| write(file))?.place()?;
-        }
-        Some(Target::Open(path)) => {
-            let opened = std::fs::OpenOptions::new().append(true).open(&path);
-            opened
-                .and_then(|mut file| file.write_all(results.json().as_bytes()))
-                .map_err(|source| RefitError::Stream { path: path.display().to_string(), source })?;
-        }
+    match json {
+        Some(path) if result_file::is_standard_output(path) => return Ok(result_file::print(&results.json_line())?),
+        Some(path) => ResultFile::prepare(path, results.json())?.place()?,
         None => {}
     }
-    print(&results.table())
-}
-
-fn print(text: &str) -> Result<(), RefitError> {
-    standard_output::print(text).map_err(|source| RefitError::Stream { path: "standard output".into(), source })
-}
-
-/// What a path for results is.
-enum Target {
-    StandardOutput,
-    /// A file that is replaced as a whole, with links followed.
-    File(PathBuf),
-    /// A device or pipe, which is written to as it is.
-    Open(PathBuf),
-}
-
-fn target(path: &Path) -> Target {
-    if path.as_os_str() == standard_output::NAME {
-        return Target::StandardOutput;
-    }
-    match std::fs::metadata(path) {
-        Ok(facts) if !facts.is_file() && !facts.is_dir() => Target::Open(path.to_path_buf()),
-        Ok(_) => Target::File(path.canonicalize().unwrap_or_else(|_| path.to_path_buf())),
-        Err(_) => Target::File(path.to_path_buf()),
-    }
+    Ok(result_file::print(&results.table())?)
 }

@@ -3,6 +3,7 @@
 
 use super::Arguments;
 use super::error::RefitError;
+use crate::cast_option;
 use crossmesh::base::env::EnvError;
 use crossmesh::base::{Rank, bytes, env};
 use crossmesh::execute::Mapped;
@@ -10,6 +11,7 @@ use crossmesh::layout::Dtype;
 use crossmesh::layout::parallel::ParallelSpec;
 use crossmesh::route::RouteOptions;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 /// Memory that tensors live in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,20 +29,28 @@ pub(crate) struct SideRequest {
     listed: Option<Vec<Rank>>,
 }
 
-/// The arguments, read.
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) src: SideRequest,
-    pub(crate) dst: SideRequest,
-    pub(crate) cast: Option<Dtype>,
+/// How to move, whatever moves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
     pub(crate) route: RouteOptions,
     pub(crate) memory: MemoryChoice,
     pub(crate) nic_rate: Option<f64>,
+}
+
+/// A model and its sides, read from the arguments.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) model: PathBuf,
+    pub(crate) src: SideRequest,
+    pub(crate) dst: SideRequest,
+    /// What the floats of the model arrive as.
+    pub(crate) cast: Option<Dtype>,
+    pub(crate) settings: Settings,
     roles: Vec<(String, u32)>,
 }
 
-impl Request {
-    /// Reads the arguments; needs no ranks.
+impl Settings {
+    /// Reads the arguments.
     pub(crate) fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
         let option = |option, value: &str, allowed: String| RefitError::Option { option, value: value.into(), allowed };
         let mut route = RouteOptions::default();
@@ -65,24 +75,29 @@ impl Request {
             "private" => MemoryChoice::Private,
             text => return Err(option("memory", text, "allowed: shared, private".into())),
         };
-        let cast = match arguments.cast.as_deref() {
-            None => None,
-            Some("f32") => Some(Dtype::F32),
-            Some("f16") => Some(Dtype::F16),
-            Some("bf16") => Some(Dtype::BF16),
-            Some(text) => return Err(option("cast", text, "allowed: f32, f16, bf16".into())),
-        };
         if arguments.repeat == 0 {
             return Err(option("repeat", "0", "run at least once".into()));
         }
         let nic_rate = arguments.nic_rate.as_deref().map(read_rate).transpose()?;
+        Ok(Self { route, memory, nic_rate })
+    }
+}
+
+impl Request {
+    /// Reads the arguments; needs no ranks.
+    pub(crate) fn parse(arguments: &Arguments) -> Result<Self, RefitError> {
+        let given = |name, text: &Option<String>| text.clone().ok_or(RefitError::Absent { name });
+        let model = arguments.model.clone().ok_or(RefitError::Absent { name: "MODEL" })?;
+        let cast = |text| {
+            let wrong = |allowed| RefitError::Option { option: "cast", value: String::from(text), allowed };
+            cast_option::read(text).map_err(wrong)
+        };
         Ok(Self {
-            src: SideRequest::parse("src", &arguments.src, arguments.src_ranks.as_deref())?,
-            dst: SideRequest::parse("dst", &arguments.dst, arguments.dst_ranks.as_deref())?,
-            cast,
-            route,
-            memory,
-            nic_rate,
+            model,
+            settings: Settings::parse(arguments)?,
+            cast: arguments.cast.as_deref().map(cast).transpose()?,
+            src: SideRequest::parse("src", &given("--src", &arguments.src)?, arguments.src_ranks.as_deref())?,
+            dst: SideRequest::parse("dst", &given("--dst", &arguments.dst)?, arguments.dst_ranks.as_deref())?,
             roles: roles(),
         })
     }
@@ -241,10 +256,9 @@ mod tests {
         Ok(Request {
             src: SideRequest::parse("src", src, src_ranks)?,
             dst: SideRequest::parse("dst", dst, dst_ranks)?,
+            model: PathBuf::new(),
             cast: None,
-            route: RouteOptions::default(),
-            memory: MemoryChoice::Shared,
-            nic_rate: None,
+            settings: Settings { route: RouteOptions::default(), memory: MemoryChoice::Shared, nic_rate: None },
             roles: Vec::new(),
         })
     }

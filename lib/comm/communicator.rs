@@ -98,6 +98,20 @@ impl Communicator {
         Ok(Some(Self { group, splits: AtomicU64::new(0), world: self.world.clone() }))
     }
 
+    /// The first ranks, one for each of `domains`, as a communicator with these domains in place of those of this one;
+    /// `None` for the other ranks. Collective, with the same domains on all ranks.
+    pub fn with_domains(&self, domains: &[u32], deadline: Deadline) -> Result<Option<Self>, CommError> {
+        let ranks: Vec<Rank> = (0..domains.len().min(self.size()) as u32).map(Rank).collect();
+        // Before anything is collective: every rank finds the same.
+        let topology = Arc::new(self.group.topology.select(&ranks).with_domains(domains)?);
+        let color = (self.rank().index() < domains.len()).then_some(0);
+        let mut part = self.split(color, self.rank().0, deadline)?;
+        if let Some(part) = &mut part {
+            part.group.topology = topology;
+        }
+        Ok(part)
+    }
+
     /// Reads a plan that was saved for these ranks, nodes and domains and this route; its manifest goes to
     /// [`Communicator::reshard_init`]. Every rank reads it, and they compare it there as they compare any manifest.
     pub fn load_plan(&self, path: &Path, options: ReshardOptions) -> Result<SavedPlan, CommError> {

@@ -4,7 +4,7 @@
 use super::CommError;
 use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
-use crate::execute::{Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
+use crate::execute::{DEFAULT_STAGING, Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
 use crate::memory::{Bell, PeerSegments, ProcessMemory, SegmentId, SegmentServer};
 use crate::topology::{ClusterOptions, RankFacts, Seat, Topology, cluster, discover, interface};
 use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, ShmOptions, TcpLink, TcpOptions};
@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const DEFAULT_STAGING: u64 = 64 << 20;
 const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Context of the world's exchanges.
 pub(super) const WORLD_CONTEXT: u64 = 0;

@@ -12,6 +12,23 @@ use crate::memory::SharedMemory;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Default of `CROSSMESH_STAGING`.
+pub const DEFAULT_STAGING: u64 = 64 << 20;
+/// Default of `CROSSMESH_CHUNK`.
+pub const DEFAULT_CHUNK: u64 = 1 << 20;
+/// Smallest chunk worth having.
+const SMALLEST_CHUNK: u64 = 256;
+pub(super) const SLOT_ALIGNMENT: u64 = 64;
+
+/// What a transfer takes of the staging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagingShare {
+    /// Largest message.
+    pub chunk_bytes: u64,
+    /// Most staging memory of a rank.
+    pub bytes: u64,
+}
+
 /// Staging memory of this process.
 #[derive(Debug)]
 pub struct StagingBudget {
@@ -110,9 +127,36 @@ pub(super) fn allowance(ranks: &[Staging], needed: u64) -> Result<Allowance, Exe
     }
 }
 
+/// What a transfer of `hops` hops may take on every rank, and its largest chunk, of which `chunk` bytes are asked for.
+/// Every hop, and sending, has at least two slots.
+pub(super) fn share(ranks: &[Staging], chunk: u64, hops: u32) -> Result<(u64, Allowance), ExecuteError> {
+    let slots = 2 * u64::from(hops.max(1)) + 2;
+    let allowance = allowance(ranks, slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT))?;
+    let largest = chunk.max(SMALLEST_CHUNK);
+    Ok(((allowance.bytes / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, largest), allowance))
+}
+
+/// What the first transfer of `hops` hops takes where every rank has `staging` bytes and chunks of `chunk` bytes are
+/// asked for.
+pub fn first_share(staging: u64, chunk: u64, hops: u32) -> Result<StagingShare, ExecuteError> {
+    let rank = Staging { bytes: staging, left: staging, shared: None };
+    share(&[rank], chunk, hops).map(|(chunk_bytes, allowance)| StagingShare { chunk_bytes, bytes: allowance.bytes })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chunks_get_smaller_with_more_hops() {
+        let share =
+            |staging, chunk, hops| first_share(staging, chunk, hops).map(|share| (share.chunk_bytes, share.bytes));
+        assert_eq!(share(DEFAULT_STAGING, DEFAULT_CHUNK, 2).unwrap(), (1 << 20, 16 << 20));
+        // 16 MiB for 18 slots.
+        assert_eq!(share(DEFAULT_STAGING, DEFAULT_CHUNK, 8).unwrap(), ((16 << 20) / 18 - 64, 16 << 20));
+        assert_eq!(share(DEFAULT_STAGING, 1, 0).unwrap(), (256, 16 << 20));
+        assert!(matches!(first_share(1279, 1 << 20, 1), Err(ExecuteError::Staging { needed: 1280, .. })));
+    }
 
     fn state(bytes: u64, left: u64, shared: Option<u64>) -> Staging {
         Staging { bytes, left, shared }

@@ -35,7 +35,7 @@ mod sums;
 mod tensors;
 mod turns;
 
-pub use budget::StagingBudget;
+pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;
 pub use gpu::{LinkFacts, LinkVerdict, test_links};

@@ -5,7 +5,7 @@
 use super::agree::Agreement;
 use super::bind::{count_runs, is_direct, is_repeated, is_unchanged};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
-use super::budget::{Allowance, allowance};
+use super::budget::{self, SLOT_ALIGNMENT};
 use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
@@ -26,11 +26,8 @@ use std::sync::Arc;
 /// Slots per hop and for sending when staging allows.
 const HOP_SLOTS: u64 = 8;
 const SEND_SLOTS: u64 = 4;
-/// Smallest chunk worth having.
-const SMALLEST_CHUNK: u64 = 256;
 /// A chunk may exceed its size by less than one element.
 const LARGEST_ELEMENT: u64 = 16;
-const SLOT_ALIGNMENT: u64 = 64;
 const BOARD_ALIGNMENT: u64 = 4096;
 
 /// Memory that a transfer reserved; gives it back when dropped.
@@ -113,15 +110,6 @@ pub(super) struct Prepared {
     pub(super) reservation: Reservation,
 }
 
-/// Chunk size that every rank's staging allows, and what this transfer may take of it.
-fn staging_share(agreement: &Agreement, routes: &Routes) -> Result<(u64, Allowance), ExecuteError> {
-    let slots = 2 * u64::from(routes.hops.max(1)) + 2;
-    let allowance = allowance(&routes.staging, slots * (SMALLEST_CHUNK + SLOT_ALIGNMENT))?;
-    let largest = agreement.chunk.max(SMALLEST_CHUNK);
-    let chunk = (allowance.bytes / slots - SLOT_ALIGNMENT).clamp(SMALLEST_CHUNK, largest);
-    Ok((chunk, allowance))
-}
-
 /// How ranks reach each other under an agreement.
 pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> Reach {
     let readable = agreement
@@ -150,7 +138,7 @@ pub(super) fn prepare(
     agreement: &Agreement,
     routes: &Routes,
 ) -> Result<Prepared, ExecuteError> {
-    let (chunk, allowance) = staging_share(agreement, routes)?;
+    let (chunk, allowance) = budget::share(&routes.staging, agreement.chunk, routes.hops)?;
     let reach = reach(group, agreement, chunk);
     let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
     let program = compile(plan, flows, &group.topology, &reach, (group.rank, helped));

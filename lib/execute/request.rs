@@ -4,6 +4,7 @@
 
 use super::agree::{agree, commit, unreadable};
 use super::attach::attach;
+use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
 use super::gpu::{DeviceTransfer, identify};
@@ -19,8 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default of `CROSSMESH_CHUNK`.
-const CHUNK: u64 = 1 << 20;
 /// How long a connect may keep other transfers of this process from progressing.
 const CONNECT_SLICE: Duration = Duration::from_secs(1);
 /// How long dropping an active transfer waits for it.
@@ -105,7 +104,7 @@ impl Reshard {
         // What cannot be read is told to the others like everything else that is wrong on one rank only.
         let (route_options, chunk, settings) = match settings(options.route) {
             Ok((route_options, chunk)) => (route_options, chunk, Ok(())),
-            Err(error) => (options.route, CHUNK, Err(error)),
+            Err(error) => (options.route, DEFAULT_CHUNK, Err(error)),
         };
         let local = manifest
             .check_ranks(group.size())
@@ -297,7 +296,7 @@ impl Drop for Reshard {
 
 /// Route and chunk size with the environment in force.
 fn settings(route: RouteOptions) -> Result<(RouteOptions, u64), ExecuteError> {
-    Ok((route.with_environment()?, env::byte_count(env::CHUNK)?.unwrap_or(CHUNK)))
+    Ok((route.with_environment()?, env::byte_count(env::CHUNK)?.unwrap_or(DEFAULT_CHUNK)))
 }
 
 /// The values of [`OPTIONS`](super::agree::OPTIONS).

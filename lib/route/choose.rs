@@ -3,7 +3,7 @@
 //! the first of [`RouteOptions::ALL`].
 
 use super::cost::predicted_seconds;
-use super::{Bound, Flow, LinkBytes, RouteKind, RouteOptions, Routed, Traffic, route, traffic};
+use super::{Bound, LinkBytes, RouteKind, RouteOptions, Routed, Traffic, route, traffic};
 use crate::plan::Plan;
 use crate::topology::Machine;
 
@@ -25,7 +25,7 @@ pub struct RouteCost {
     /// Chunks of all flows.
     pub chunks: u64,
     /// Most edges from a root.
-    pub hops: usize,
+    pub hops: u32,
 }
 
 impl RouteCost {
@@ -41,20 +41,11 @@ impl RouteCost {
             bound,
             flows: routed.flows.len(),
             chunks: moving().map(|flow| flow.bytes.div_ceil(chunk)).sum(),
-            hops: routed.flows.iter().map(deepest).max().unwrap_or(0),
+            hops: routed.hops(),
             traffic,
             links,
         }
     }
-}
-
-/// Edges on the longest way from the root.
-fn deepest(flow: &Flow) -> usize {
-    let mut depths: Vec<usize> = Vec::with_capacity(flow.nodes.len());
-    for node in &flow.nodes {
-        depths.push(node.parent.map_or(0, |parent| depths[parent as usize] + 1));
-    }
-    depths.into_iter().max().unwrap_or(0)
 }
 
 /// Index of the cheapest; `None` of none.

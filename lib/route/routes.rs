@@ -26,6 +26,22 @@ pub struct Routed {
     pub flows: Vec<Flow>,
 }
 
+impl Routed {
+    /// Most edges from the root of a flow.
+    pub fn hops(&self) -> u32 {
+        self.flows.iter().map(deepest).max().unwrap_or(0)
+    }
+}
+
+/// Edges on the longest way from the root.
+fn deepest(flow: &Flow) -> u32 {
+    let mut depths: Vec<u32> = Vec::with_capacity(flow.nodes.len());
+    for node in &flow.nodes {
+        depths.push(node.parent.map_or(0, |parent| depths[parent as usize] + 1));
+    }
+    depths.into_iter().max().unwrap_or(0)
+}
+
 /// Routes a plan of all ranks.
 ///
 /// # Panics

@@ -8,7 +8,7 @@
 //! the two links the network has no bottleneck. Copies within a rank take no time, nor do terms on their way to a root that
 //! adds them up.
 
-use super::Flow;
+use super::{Flow, Sums};
 use crate::base::Rank;
 use crate::topology::{LinkRate, Machine};
 use std::cmp::Reverse;
@@ -39,7 +39,8 @@ pub struct Simulated {
 /// When `chunk` is 0.
 pub fn simulate(flows: &[Flow], machine: &Machine, chunk: u64) -> Simulated {
     let moves_of = |chunk: u64| -> u64 {
-        flows.iter().map(|flow| flow.bytes.div_ceil(chunk) * (flow.nodes.len() as u64 - 1)).sum()
+        let edges = |flow: &Flow| flow.nodes.len() - 1 + flow.sums.iter().flat_map(Sums::edges).count();
+        flows.iter().map(|flow| flow.bytes.div_ceil(chunk) * edges(flow) as u64).sum()
     };
     let chunk = chunk.saturating_mul(moves_of(chunk).div_ceil(MOST_MOVES).max(1));
     let mut simulation = Simulation::new(flows, machine, chunk);
@@ -47,7 +48,11 @@ pub fn simulate(flows: &[Flow], machine: &Machine, chunk: u64) -> Simulated {
     Simulated { seconds: picoseconds as f64 / 1e12, chunk_bytes: chunk, moves: moves_of(chunk) }
 }
 
-/// An edge of a flow's tree.
+/// The hops, as windows count them, of terms to the rank that adds them and of sums to the root.
+const TERMS: u32 = u32::MAX;
+const SUMS: u32 = u32::MAX - 1;
+
+/// An edge of a flow's tree, or of what comes before it.
 #[derive(Debug, Clone)]
 struct Edge {
     sender: Rank,
@@ -55,16 +60,26 @@ struct Edge {
     network: bool,
     /// The edge that brings the bytes to the sender; `NONE` at the root.
     parent: u32,
+    /// Edges that must bring a chunk before it can leave: the parent, or terms and sums.
+    needs: u32,
     /// Edges that take them on from the receiver.
     children: Vec<u32>,
     /// Grants that it needs; `NONE` when the receiver reads at will.
     window: u32,
     /// Whether a chunk keeps its slot until all children have it.
     keeps_slot: bool,
-    bytes: u64,
-    chunks: u32,
+    load: Load,
     /// Where its chunks begin among those of all edges.
     first: usize,
+}
+
+/// What an edge carries.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    bytes: u64,
+    /// Of every chunk but the last.
+    chunk_bytes: u64,
+    chunks: u32,
 }
 
 /// Grants of a hop of a rank.
@@ -103,7 +118,7 @@ struct Simulation<'a> {
     /// Cards, then the NVLinks of the ranks.
     ports: Vec<Port>,
     /// Per chunk of every edge: what it waits for before it may leave.
-    waiting: Vec<u8>,
+    waiting: Vec<u32>,
     /// Per chunk of every edge: children that still have to take it from its slot.
     takers: Vec<u32>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
@@ -126,15 +141,19 @@ impl<'a> Simulation<'a> {
             events: BinaryHeap::new(),
             end: 0,
         };
-        let mut numbers = BTreeMap::new();
-        for flow in flows.iter().filter(|flow| flow.nodes.len() > 1 && flow.bytes > 0) {
+        let mut numbers = Numbers::new();
+        for flow in flows.iter().filter(|flow| flow.bytes > 0) {
             simulation.add(flow, &mut numbers);
         }
+        simulation.windows.resize_with(numbers.len(), Window::default);
         simulation.order_grants();
         simulation
     }
 
-    fn add(&mut self, flow: &Flow, windows: &mut BTreeMap<(Rank, u32), u32>) {
+    /// Adds the edges of a flow: first what the root needs, then its tree.
+    fn add(&mut self, flow: &Flow, windows: &mut Numbers) {
+        let before = flow.sums.as_ref().map_or(Vec::new(), |sums| self.add_sums(sums, flow.bytes, windows));
+        let load = self.load(flow.bytes, flow.bytes);
         let first_edge = self.edges.len() as u32;
         let mut hops = vec![0u32];
         for node in &flow.nodes[1..] {
@@ -142,28 +161,66 @@ impl<'a> Simulation<'a> {
             let hop = hops[parent as usize] + 1;
             hops.push(hop);
             let sender = flow.nodes[parent as usize].rank;
-            let network = !self.machine.same_domain(sender, node.rank);
-            let window = if network || !node.wants {
-                let next = windows.len() as u32;
-                *windows.entry((node.rank, hop)).or_insert(next)
-            } else {
-                NONE
-            };
-            let number = self.edges.len() as u32;
-            let parent = if parent == 0 { NONE } else { first_edge + parent - 1 };
-            if let Some(parent) = self.edges.get_mut(parent as usize) {
-                parent.children.push(number);
-            }
-            let chunks = flow.bytes.div_ceil(self.chunk) as u32;
-            let first = self.waiting.len();
-            self.waiting.resize(first + chunks as usize, 1 + u8::from(window != NONE));
-            self.takers.resize(first + chunks as usize, 0);
-            let (receiver, bytes, keeps_slot) = (node.rank, flow.bytes, !node.wants);
-            let children = Vec::new();
-            let edge = Edge { sender, receiver, network, parent, children, window, keeps_slot, bytes, chunks, first };
-            self.edges.push(edge);
+            let is_staged = !self.machine.same_domain(sender, node.rank) || !node.wants;
+            let window = is_staged.then_some((node.rank, hop));
+            let needs = if parent == 0 { before.clone() } else { vec![first_edge + parent - 1] };
+            let number = self.edges.len();
+            self.join([sender, node.rank], load, &needs, window.map(|window| numbered(windows, window)));
+            self.edges[number].keeps_slot = !node.wants;
+            self.edges[number].parent = if parent == 0 { NONE } else { needs[0] };
         }
-        self.windows.resize_with(windows.len(), Window::default);
+    }
+
+    /// So many bytes in as many chunks as those of the tree.
+    fn load(&self, bytes: u64, tree_bytes: u64) -> Load {
+        let chunk_bytes = (u128::from(self.chunk) * u128::from(bytes)).div_ceil(u128::from(tree_bytes)) as u64;
+        Load { bytes, chunk_bytes, chunks: tree_bytes.div_ceil(self.chunk) as u32 }
+    }
+
+    /// Adds the edges of terms and sums; those that the root waits for.
+    fn add_sums(&mut self, sums: &Sums, tree_bytes: u64, windows: &mut Numbers) -> Vec<u32> {
+        let root = sums.domains[0].reducer;
+        let (term, sum) = (self.load(sums.term_bytes, tree_bytes), self.load(sums.sum_bytes, tree_bytes));
+        let mut before = Vec::new();
+        for domain in sums.domains.iter() {
+            let mut terms = Vec::new();
+            for &rank in domain.terms.iter().filter(|&&rank| rank != domain.reducer) {
+                let window = numbered(windows, (domain.reducer, TERMS));
+                terms.push(self.join([rank, domain.reducer], term, &[], Some(window)));
+            }
+            if domain.reducer == root {
+                before.extend(terms);
+                continue;
+            }
+            let load = if domain.is_one_term() { term } else { sum };
+            let window = numbered(windows, (root, SUMS));
+            before.push(self.join([domain.reducer, root], load, &terms, Some(window)));
+        }
+        before
+    }
+
+    /// Adds an edge whose chunks follow those of the edges `needs`; its number.
+    fn join(&mut self, [sender, receiver]: [Rank; 2], load: Load, needs: &[u32], window: Option<u32>) -> u32 {
+        let number = self.edges.len() as u32;
+        needs.iter().for_each(|&edge| self.edges[edge as usize].children.push(number));
+        let first = self.waiting.len();
+        // What needs nothing waits for the beginning.
+        let waits = (needs.len() as u32).max(1) + u32::from(window.is_some());
+        self.waiting.resize(first + load.chunks as usize, waits);
+        self.takers.resize(first + load.chunks as usize, 0);
+        self.edges.push(Edge {
+            sender,
+            receiver,
+            network: !self.machine.same_domain(sender, receiver),
+            parent: NONE,
+            needs: needs.len() as u32,
+            children: Vec::new(),
+            window: window.unwrap_or(NONE),
+            keeps_slot: false,
+            load,
+            first,
+        });
+        number
     }
 
     /// Lists the chunks of every window: first chunks of all edges, then second ones.
@@ -171,7 +228,7 @@ impl<'a> Simulation<'a> {
         let mut open: Vec<u32> = (0..self.edges.len() as u32).collect();
         open.retain(|&edge| self.edges[edge as usize].window != NONE);
         for chunk in 0.. {
-            open.retain(|&edge| chunk < self.edges[edge as usize].chunks);
+            open.retain(|&edge| chunk < self.edges[edge as usize].load.chunks);
             if open.is_empty() {
                 return;
             }
@@ -187,8 +244,8 @@ impl<'a> Simulation<'a> {
             self.grant(window, 0);
         }
         for edge in 0..self.edges.len() as u32 {
-            if self.edges[edge as usize].parent == NONE {
-                (0..self.edges[edge as usize].chunks).for_each(|chunk| self.advance(edge, chunk, 0));
+            if self.edges[edge as usize].needs == 0 {
+                (0..self.edges[edge as usize].load.chunks).for_each(|chunk| self.advance(edge, chunk, 0));
             }
         }
         for port in 0..self.ports.len() as u32 {
@@ -253,7 +310,8 @@ impl<'a> Simulation<'a> {
         };
         self.ports[port as usize].busy = true;
         let state = &self.edges[edge as usize];
-        let bytes = self.chunk.min(state.bytes - u64::from(chunk) * self.chunk);
+        let Load { bytes, chunk_bytes, .. } = state.load;
+        let bytes = chunk_bytes.min(bytes.saturating_sub(u64::from(chunk) * chunk_bytes));
         let receiver = self.port(state.receiver, state.network, chunk);
         let sender = self.ports[port as usize].rate;
         let into = &mut self.ports[receiver];
@@ -292,6 +350,15 @@ impl<'a> Simulation<'a> {
         self.windows[window as usize].granted -= 1;
         self.grant(window, now);
     }
+}
+
+/// Numbers of windows.
+type Numbers = BTreeMap<(Rank, u32), u32>;
+
+/// The number of a window, the next one where it has none.
+fn numbered(windows: &mut Numbers, window: (Rank, u32)) -> u32 {
+    let next = windows.len() as u32;
+    *windows.entry(window).or_insert(next)
 }
 
 /// Time that `bytes` take on a link.

@@ -1,7 +1,7 @@
 //! Simulated times against sums done by hand. In: flows over links of one byte a nanosecond. Out: nothing. Guarantee:
 //! every expected time is written out.
 
-use super::super::{LinkBytes, Node, cost, traffic};
+use super::super::{DomainSum, LinkBytes, Node, cost, traffic};
 use super::*;
 use crate::topology::Topology;
 
@@ -53,6 +53,27 @@ fn one_flow_takes_its_bytes_a_grant_and_a_latency() {
         let predicted = cost::predicted_seconds(&flows, &machine, bound, CHUNK);
         assert!((predicted - simulate(&flows, &machine, CHUNK).seconds).abs() < 1e-15);
     }
+}
+
+/// Terms of 2000 bytes on ranks 0 and 1 of one domain and 2 of another; rank 0 adds them and sends the sum of 1000 bytes to
+/// rank 3.
+#[test]
+fn the_sum_leaves_when_its_terms_are_there() {
+    let machine = machine(&[0, 0, 1, 2]);
+    let domain =
+        |reducer, terms: &[u32]| DomainSum { reducer: Rank(reducer), terms: terms.iter().copied().map(Rank).collect() };
+    let domains = vec![domain(0, &[0, 1]), domain(2, &[2])].into();
+    let sums = Some(Sums { domains, term_bytes: 2000, sum_bytes: 1000 });
+    let mut flows = [Flow { sums, ..chain(1000, &[0, 3]) }];
+    // One chunk: 2000 over the network, and then 1000, each behind a latency; a grant before the first. The term of rank 1
+    // comes over NVLink meanwhile.
+    takes(&flows, &machine, LATENCY + 2000 + LATENCY + 1000 + LATENCY);
+    // Two chunks: the second's terms come while the first's sum goes on.
+    flows[0].bytes = 2000;
+    takes(&flows, &machine, LATENCY + 2000 + LATENCY + 1000 + LATENCY);
+    // Nobody but the root wants it.
+    flows[0].nodes.truncate(1);
+    takes(&flows, &machine, LATENCY + 2000 + LATENCY);
 }
 
 #[test]

@@ -110,6 +110,18 @@ impl Topology {
         Self { places, domains: ids.iter().max().map_or(0, |&last| last + 1), seats: Vec::new() }
     }
 
+    /// The same places in other domains, one number for each rank; a domain may not span hosts.
+    pub fn with_domains(&self, domains: &[u32]) -> Result<Self, TopologyError> {
+        let ids = number(domains);
+        let mut topology = self.clone();
+        for (place, &id) in topology.places.iter_mut().zip(&ids) {
+            place.domain = DomainId(id);
+        }
+        topology.domains = ids.iter().max().map_or(0, |&last| last + 1);
+        topology.check_hosts()?;
+        Ok(topology)
+    }
+
     /// Ranks at these places, nodes and domains numbered in order of first appearance; for plans without processes.
     pub fn from_places(places: Vec<Place>) -> Self {
         let ranks: Vec<Rank> = (0..places.len() as u32).map(Rank).collect();

@@ -24,6 +24,9 @@ mpis() {
   done
 }
 
+# A Chromium for the test of pages, by any of its names; Debian has it as chromium.
+browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+
 # Whether this user may make network namespaces.
 can_make_hosts() {
   [ "$(id -u)" = 0 ] && have ip && have nsenter && unshare --net --uts --ipc --mount true 2>/dev/null

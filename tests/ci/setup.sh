@@ -26,6 +26,8 @@ missing_packages() {
   for pair in "${BUILD_COMMANDS[@]}"; do
     have "${pair#*:}" || echo "${pair%%:*}"
   done
+  # Any browser of the kind will do.
+  [ "$1" = build ] || browser >/dev/null || echo chromium
   python3 -m pip --version >/dev/null 2>&1 || echo python3-pip
   not_installed "${packages[@]}"
 }

@@ -49,6 +49,11 @@ job_steps() {
     fi
   done
   step "bench" python3 tests/ci/bench_check.py
+  if browser >/dev/null; then
+    step "page of a plan" python3 tests/ci/plan_page.py
+  else
+    skip "page of a plan" "no Chromium (apt-get install chromium)"
+  fi
   host_steps
   if [ "${CROSSMESH_TEST_LARGE:-}" = 1 ]; then
     step "a tensor over 4 GiB" bash tests/ci/large.sh

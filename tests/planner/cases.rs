@@ -60,25 +60,6 @@ fn side(case: &Value, side: &str) -> Arc<Layout> {
     let mesh: Vec<u32> = numbers(&case[side]["mesh"]).map(|length| length as u32).collect();
     let ranks = numbers(&case[side]["ranks"]).map(|rank| rank as u32);
     let placements = case[side]["placements"].as_array().expect("a list").iter();
-    let placements: Vec<Placement> = placements.map(|text| placement(text.as_str().expect("a text"))).collect();
+    let placements: Vec<Placement> = placements.map(|text| text.as_str().expect("a text").parse().unwrap()).collect();
     layout(&shape, dtype, &mesh, ranks, &placements)
-}
-
-/// `replicate`, `shard(d)`, `shard(d,chunk)`, `shard(d,sizes=a/b/c)`.
-fn placement(text: &str) -> Placement {
-    if text == "replicate" {
-        return Placement::Replicate;
-    }
-    let inside = text.strip_prefix("shard(").and_then(|rest| rest.strip_suffix(')'));
-    let inside = inside.unwrap_or_else(|| panic!("placement {text:?}"));
-    let (dim, rule) = inside.split_once(',').unwrap_or((inside, "floor"));
-    let dim = dim.parse().expect("a dimension");
-    match rule.strip_prefix("sizes=") {
-        Some(sizes) => Placement::sizes(dim, sizes.split('/').map(|size| size.parse().unwrap()).collect::<Vec<u64>>()),
-        None if rule == "chunk" => Placement::chunk(dim),
-        None => {
-            assert_eq!(rule, "floor", "placement {text:?}");
-            Placement::shard(dim)
-        }
-    }
 }

@@ -29,6 +29,13 @@ impl Job {
         Self { ranks, count, arguments: vec![model.display().to_string()], environment: Vec::new() }
     }
 
+    /// A refit of cases, `FILE` or `FILE#NAME`, on `count` ranks.
+    pub(crate) fn of_case(count: usize, cases: &str) -> Self {
+        let mut job = Self::new(count, Path::new("--case"));
+        job.arguments.push(cases.into());
+        job
+    }
+
     /// Arguments of `crossmesh run`, such as `--domains 2`.
     pub(crate) fn run_with(mut self, text: &str) -> Self {
         self.ranks.extend(text.split_whitespace().map(String::from));

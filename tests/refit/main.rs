@@ -7,6 +7,7 @@ mod assembly;
 mod bad_arguments;
 mod bad_models;
 mod bad_storage;
+mod cases;
 mod casts;
 mod experts;
 mod faults;

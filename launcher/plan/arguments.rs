@@ -1,0 +1,60 @@
+//! Command line of `crossmesh plan`. In: words. Out: [`Arguments`], texts as given. Guarantee: only the form is checked
+//! here.
+
+use std::path::PathBuf;
+
+const EXAMPLE: &str = "\
+  crossmesh plan --model deepseek-v3 --src ep=16,pp=8 --dst tp=16,dp=8 --topology gb200-nvl72:4/64 --simulate
+  crossmesh plan --case cases.json#NAME --json -
+
+Exit codes: 0 done, 1 the plan is not what a case expects, or a result cannot be written, 2 wrong arguments or files";
+
+/// Say what a transfer costs before a byte moves: bytes of every link, times, the best route; needs no ranks
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["model", "case"])))]
+pub(crate) struct Arguments {
+    /// Model: what refit takes, or the name of a built-in one such as qwen3-32b or deepseek-v3
+    #[arg(long, value_name = "MODEL")]
+    pub(super) model: Option<PathBuf>,
+    /// Cases of one tensor each with explicit layouts: a JSON file, or one case of it
+    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules", "cast"])]
+    pub(super) case: Option<String>,
+    /// Both sides as NCCL M2N's model bench describes them: a JSON file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["src", "dst"])]
+    pub(super) system: Option<PathBuf>,
+    /// Layout of the source ranks, such as tp=2,pp=4,dp=2
+    #[arg(long, value_name = "SPEC", requires = "dst")]
+    pub(super) src: Option<String>,
+    /// Layout of the destination ranks, which follow those of the source
+    #[arg(long, value_name = "SPEC", requires = "src")]
+    pub(super) dst: Option<String>,
+    /// Rules before the built-in ones, as for refit
+    #[arg(long, value_name = "RULES", requires = "model")]
+    pub(super) rules: Option<PathBuf>,
+    /// Type in which F32, F16 and BF16 tensors arrive: f32, f16 or bf16, as for refit [default: as in the model]
+    #[arg(long, value_name = "DTYPE", requires = "model")]
+    pub(super) cast: Option<String>,
+    /// The cluster: gb200-nvl72, hgx-h100 or dgx-a100, :DOMAINS behind it, /USED for the GPUs used of each domain; or a
+    /// shape such as 4x[8gpu,8nic@50GB,nvlink450GB]. Each side starts in a new domain; a case's own domains override it
+    #[arg(long, value_name = "TOPOLOGY", default_value = "gb200-nvl72")]
+    pub(super) topology: String,
+    /// Route to choose: auto takes the one with the least predicted time; CROSSMESH_ROUTE overrides it [default: auto]
+    #[arg(long, value_name = "ROUTE")]
+    pub(super) route: Option<String>,
+    /// Injection to choose: striped or single; CROSSMESH_INJECTION overrides it [default: the better]
+    #[arg(long, value_name = "HOW")]
+    pub(super) injection: Option<String>,
+    /// Simulate every route by events
+    #[arg(long)]
+    pub(super) simulate: bool,
+    /// Show what this rank does
+    #[arg(long, value_name = "RANK")]
+    pub(super) explain: Option<u32>,
+    /// Write the results as JSON to this file; - writes them to standard output in one line, in place of the tables
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Write a page with pictures of meshes, flows and loads to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+}

@@ -1,0 +1,158 @@
+//! What is to be planned. In: arguments. Out: [`Job`]s: a manifest on a machine. Guarantee: files are read and
+//! contradictions found before anything is planned; nothing here depends on the machine this runs on.
+
+use super::Arguments;
+use super::error::PlanCommandError;
+use crate::case::{self, Case, Expect};
+use crate::checkpoint::Model;
+use crate::{cast_option, plain_file, rules_option};
+use crossmesh::base::Rank;
+use crossmesh::layout::parallel::{ParallelSpec, System, WeightView};
+use crossmesh::plan::{Manifest, ModelSide, model_manifest};
+use crossmesh::topology::{Machine, Synthetic, Topology};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most ranks of which all links are planned; a rank's own plan has no limit.
+const MOST_RANKS: u32 = 1 << 16;
+
+/// A manifest on a machine.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) title: String,
+    /// How the source and the destination lie.
+    pub(super) sides: [String; 2],
+    /// Per rank its coordinates on the axes of its side; none where axes have no names.
+    pub(super) coordinates: Vec<String>,
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) machine: Machine,
+    /// Per domain of the machine, its number as the user knows it.
+    pub(super) domain_labels: Vec<u32>,
+    /// What a case says that is right.
+    pub(super) expect: Option<Expect>,
+    /// Tensors that no rule knows.
+    pub(super) unmatched: Vec<String>,
+}
+
+impl Job {
+    /// Ranks of a side, ascending.
+    pub(super) fn sources(&self) -> Vec<Rank> {
+        self.manifest.side_ranks(|tensor| &tensor.source)
+    }
+
+    /// Ranks of a side, ascending.
+    pub(super) fn destinations(&self) -> Vec<Rank> {
+        self.manifest.side_ranks(|tensor| &tensor.destination)
+    }
+}
+
+/// All jobs that the arguments name.
+pub(super) fn jobs(arguments: &Arguments) -> Result<Vec<Job>, PlanCommandError> {
+    let cluster: Synthetic = arguments.topology.parse()?;
+    if let Some(text) = &arguments.case {
+        let cases = case::read(text)?;
+        return cases.into_iter().map(|case| case_job(case, &cluster)).collect();
+    }
+    let Some(path) = &arguments.model else { return Ok(Vec::new()) };
+    let (source, destination) = sides(arguments)?;
+    Ok(vec![model_job(path, arguments, &source, &destination, &cluster)?])
+}
+
+fn sides(arguments: &Arguments) -> Result<(ParallelSpec, ParallelSpec), PlanCommandError> {
+    if let Some(path) = &arguments.system {
+        let text = plain_file::read_text(path)
+            .map_err(|source| PlanCommandError::SystemFile { path: path.clone(), source })?;
+        let System { source, destination } = System::parse(&text, &path.display().to_string())?;
+        return Ok((source, destination));
+    }
+    let (Some(src), Some(dst)) = (&arguments.src, &arguments.dst) else { return Err(PlanCommandError::NoSides) };
+    let spec = |side, text: &String| {
+        ParallelSpec::parse(text).map_err(|source| PlanCommandError::Spec { side, text: text.clone(), source })
+    };
+    Ok((spec("src", src)?, spec("dst", dst)?))
+}
+
+fn model_job(
+    path: &Path,
+    arguments: &Arguments,
+    source: &ParallelSpec,
+    destination: &ParallelSpec,
+    cluster: &Synthetic,
+) -> Result<Job, PlanCommandError> {
+    let (sources, destinations) = (source.rank_count(), destination.rank_count());
+    let ranks = sources.checked_add(destinations).filter(|&ranks| ranks <= MOST_RANKS);
+    let ranks = ranks.ok_or(PlanCommandError::TooManyRanks { sources, destinations, most: MOST_RANKS })?;
+    let model = Model::open(path)?.description(&path.display().to_string())?;
+    if model.tensors().is_empty() {
+        return Err(PlanCommandError::NoTensors { path: path.to_path_buf() });
+    }
+    if let Some(tensor) = model.tensors().iter().find(|tensor| tensor.shape.contains(&0)) {
+        return Err(PlanCommandError::Empty { tensor: tensor.name.clone(), shape: tensor.shape.clone() });
+    }
+    let rules = rules_option::read(arguments.rules.as_deref())?;
+    let all: Vec<Rank> = (0..ranks).map(Rank).collect();
+    let (first, second) = all.split_at(sources as usize);
+    let side = |spec, ranks| ModelSide { spec, ranks, rules: &rules };
+    let made = model_manifest(&model, side(source, first), side(destination, second))?;
+    let manifest = match arguments.cast.as_deref() {
+        None => made.manifest,
+        Some(text) => {
+            let wrong = |allowed| PlanCommandError::Option { option: "cast", value: text.into(), allowed };
+            made.manifest.cast_to(cast_option::read(text).map_err(wrong)?, &made.keep_dtype)?
+        }
+    };
+    let machine = cluster.machine(&[sources, destinations])?;
+    let sides = [source, destination].map(short);
+    Ok(Job {
+        title: format!("{}, {} to {}", path.display(), sides[0], sides[1]),
+        sides,
+        coordinates: [source, destination].into_iter().flat_map(coordinates).collect(),
+        manifest: Arc::new(manifest),
+        domain_labels: (0..machine.topology.domain_count() as u32).collect(),
+        machine,
+        expect: None,
+        unmatched: made.unmatched,
+    })
+}
+
+/// The spec without axes of one rank, unless nothing is left.
+fn short(spec: &ParallelSpec) -> String {
+    let text = spec.to_string();
+    let counts = |item: &&str| item.contains(':') || !item.ends_with("=1");
+    let items: Vec<&str> = text.split(',').filter(counts).collect();
+    if items.is_empty() { "one rank".into() } else { items.join(",") }
+}
+
+/// Per rank its coordinates on axes of more than one rank, such as `pp 1, tp 0`.
+fn coordinates(spec: &ParallelSpec) -> Vec<String> {
+    let axes = spec.axes(WeightView::Dense);
+    let place = |rank: u32| {
+        let mut rest = rank;
+        let mut parts = Vec::new();
+        for &(axis, size) in axes.iter().rev().filter(|&&(_, size)| size > 1) {
+            parts.push(format!("{axis} {}", rest % size));
+            rest /= size;
+        }
+        parts.reverse();
+        parts.join(", ")
+    };
+    (0..spec.rank_count()).map(place).collect()
+}
+
+/// A case has its own domains, or its sides have one each; every rank has a GPU and cards as the cluster's first.
+fn case_job(case: Case, cluster: &Synthetic) -> Result<Job, PlanCommandError> {
+    let sources: BTreeSet<Rank> = case.manifest.side_ranks(|tensor| &tensor.source).into_iter().collect();
+    let two_sides = || (0..case.ranks as u32).map(|rank| u32::from(!sources.contains(&Rank(rank)))).collect();
+    let domains: Vec<u32> = case.domains.clone().unwrap_or_else(two_sides);
+    let topology = Topology::from_domains(&domains);
+    let model = cluster.machine(&[1])?;
+    let name = format!("{} with domains as given", model.name);
+    let machine = Machine::one_nic_each(name, topology, model.nics[0].rate, model.nvlink);
+    let mut domain_labels = vec![0; machine.topology.domain_count()];
+    for (rank, &label) in domains.iter().enumerate() {
+        domain_labels[machine.topology.domain(Rank(rank as u32)).index()] = label;
+    }
+    let Case { name: title, sides, manifest, expect, .. } = case;
+    Ok(Job { title, sides, coordinates: Vec::new(), manifest, machine, domain_labels, expect, unmatched: Vec::new() })
+}

@@ -1,0 +1,196 @@
+//! `crossmesh plan` as users see it: byte counts that were computed by hand, routes, the choice, a rank, a page.
+
+use crate::job::{Finished, crossmesh, finish};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Cases by hand, and those that the test bench shares with other tools.
+const CASES: [&str; 2] = ["../tests/planner/cases.json", "../../shared/fixtures/cases/cases.json"];
+const QWEN: &[&str] = &["--model", "qwen3-32b", "--src", "tp=2,pp=4,dp=2", "--dst", "dp=16"];
+
+/// The command with `arguments`.
+pub(crate) fn plan(arguments: &[&str]) -> Finished {
+    let mut command = crossmesh();
+    command.arg("plan").args(arguments);
+    finish(command)
+}
+
+/// A path relative to the launcher's package.
+pub(crate) fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+#[track_caller]
+fn planned(arguments: &[&str]) -> Value {
+    let done = plan(&[arguments, &["--json", "-"]].concat());
+    assert_eq!(done.code, Some(0), "{arguments:?}: {}", done.error);
+    assert_eq!(done.output.lines().count(), 1, "one line: {}", done.output);
+    serde_json::from_str(&done.output).unwrap()
+}
+
+fn route<'a>(report: &'a Value, name: &str, injection: &str) -> &'a Value {
+    let routes = report["routes"].as_array().unwrap();
+    let found = routes.iter().find(|route| route["name"] == name && route["injection"] == injection);
+    found.unwrap_or_else(|| panic!("{name} {injection} in {report:#}"))
+}
+
+#[test]
+fn cases_are_as_expected() {
+    for path in CASES.map(here) {
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            println!("not run: {} is absent", path.display());
+            continue;
+        };
+        let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
+        let reports = planned(&["--case", path.to_str().unwrap()]);
+        assert_eq!(reports.as_array().unwrap().len(), cases.len());
+        for (case, report) in cases.iter().zip(reports.as_array().unwrap()) {
+            compare(case, report);
+        }
+    }
+}
+
+#[track_caller]
+fn compare(case: &Value, report: &Value) {
+    assert_eq!(case["name"], report["name"]);
+    let Some(expect) = case.get("expect") else {
+        assert_eq!(report["as_expected"], Value::Null);
+        return;
+    };
+    assert_eq!((&report["as_expected"], &report["coverage"]), (&json!(true), &json!("complete")));
+    for field in ["unique_bytes", "delivered_bytes"] {
+        assert_eq!(expect[field], report[field], "{report:#}");
+    }
+    let flat = route(report, "flat", "single");
+    assert_eq!(expect["flat_inter_domain_bytes"], flat["inter_domain_bytes"], "{report:#}");
+    for injection in ["striped", "single"] {
+        let route = route(report, "hierarchical", injection);
+        assert_eq!(expect["hierarchical_inter_domain_bytes"], route["inter_domain_bytes"], "{report:#}");
+        assert_eq!(expect["ingress_per_domain"], route["ingress_per_domain"], "{report:#}");
+    }
+}
+
+#[test]
+fn what_is_not_as_expected_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cases.json");
+    let text = std::fs::read_to_string(here(CASES[0])).unwrap();
+    for (right, wrong) in
+        [("\"unique_bytes\": 64", "unique_bytes is 64"), ("{\"1\": 64}", "ingress_per_domain is {1: 64}")]
+    {
+        std::fs::write(&path, text.replace(right, &right.replace("64", "65"))).unwrap();
+        let json = folder.path().join("out.json");
+        let done = plan(&["--case", path.to_str().unwrap(), "--json", json.to_str().unwrap()]);
+        assert_eq!(done.code, Some(1), "{}", done.error);
+        assert!(done.error.contains(&format!("case \"rows of 4 to 2, twice\": {wrong} and the file expects")));
+        assert!(!json.exists());
+    }
+}
+
+#[test]
+fn one_case_by_name_and_the_sides_domains() {
+    let cases = here(CASES[0]);
+    let report = planned(&["--case", &format!("{}#no domains stated", cases.display())]);
+    let [report] = report.as_array().unwrap().as_slice() else { panic!("{report:#}") };
+    // Each side has a domain of its own, so all of the 12 bytes cross.
+    assert_eq!((&report["domains"], &report["delivered_bytes"]), (&json!(2), &json!(12)));
+    assert_eq!(route(report, "hierarchical", "striped")["ingress_per_domain"], json!({"1": 12}));
+}
+
+#[test]
+fn a_model_by_every_route() {
+    let arguments = [QWEN, &["--topology", "gb200-nvl72:2/16", "--simulate"]].concat();
+    let report = planned(&arguments);
+    assert_eq!((&report["coverage"], &report["chosen"]), (&json!("complete"), &json!("hierarchical")));
+    assert_eq!(report["chosen_injection"], "striped");
+    // Of the largest stage, every one of 4 ranks (2 tensor-parallel, 2 replicas) sends a quarter once.
+    let stages = report["stages"].as_array().unwrap();
+    assert_eq!(stages.iter().map(|stage| stage["ranks"].as_u64().unwrap()).collect::<Vec<_>>(), [4; 4]);
+    let largest = stages.iter().map(|stage| stage["bytes"].as_u64().unwrap()).max().unwrap();
+    assert_eq!(report["nic_bound_bytes"], largest.div_ceil(4));
+    let striped = route(&report, "hierarchical", "striped");
+    assert_eq!(striped["max_nic_bytes"], report["nic_bound_bytes"]);
+    assert_eq!(striped["inter_domain_bytes"], report["bytes"]);
+    assert_eq!(route(&report, "flat", "single")["inter_domain_bytes"], 16 * report["bytes"].as_u64().unwrap());
+    let ranks = report["per_rank"].as_array().unwrap();
+    let sum = |field: &str| ranks.iter().map(|rank| rank[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((json!(sum("network_sent")), sum("network_received")), (report["bytes"].clone(), sum("network_sent")));
+    for route in report["routes"].as_array().unwrap() {
+        let over = route["simulated"]["over_bound"].as_f64().unwrap();
+        assert!((1.0..1.2).contains(&over), "{route:#}");
+        assert!(route["predicted_seconds"].as_f64() >= route["bound_seconds"].as_f64(), "{route:#}");
+    }
+    let mut again = planned(&arguments);
+    again["plan_seconds"] = report["plan_seconds"].clone();
+    assert_eq!(again, report, "equal but for the time it took");
+}
+
+#[test]
+fn a_route_may_be_asked_for() {
+    for (options, variable, chosen, injection) in [
+        (&["--route", "flat"][..], None, "flat", "single"),
+        (&["--route", "auto", "--injection", "single"], None, "hierarchical", "single"),
+        (&["--route", "flat"], Some(("CROSSMESH_ROUTE", "gather-broadcast")), "gather-broadcast", "single"),
+    ] {
+        let mut command = crossmesh();
+        command.arg("plan").args(QWEN).args(options).args(["--json", "-"]).envs(variable);
+        let done = finish(command);
+        assert_eq!(done.code, Some(0), "{}", done.error);
+        let report: Value = serde_json::from_str(&done.output).unwrap();
+        assert_eq!((report["chosen"].as_str(), report["chosen_injection"].as_str()), (Some(chosen), Some(injection)));
+        assert_eq!(report["routes"].as_array().unwrap().len(), 4, "the others are shown beside it");
+    }
+}
+
+#[test]
+fn casts_and_sums_count_what_travels() {
+    let arguments = [QWEN, &["--topology", "gb200-nvl72:2/16"]].concat();
+    let (plain, wide) = (planned(&arguments), planned(&[&arguments[..], &["--cast", "f32"]].concat()));
+    // Widened behind the wire: the same bytes cross, and twice as many are stored.
+    assert_eq!((&plain["bytes"], &plain["nic_bound_bytes"]), (&wide["bytes"], &wide["nic_bound_bytes"]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cases.json");
+    let case = json!([{
+        "name": "terms", "shape": [4, 8], "dtype": "F32", "domains": [0, 0, 1, 2],
+        "src": {"mesh": [3], "ranks": [0, 1, 2], "placements": ["partial(sum)"]},
+        "dst": {"mesh": [1], "ranks": [3], "placements": ["replicate"]},
+    }]);
+    std::fs::write(&path, case.to_string()).unwrap();
+    let report = &planned(&["--case", path.to_str().unwrap(), "--simulate"])[0];
+    let striped = route(report, "hierarchical", "striped");
+    // One term crosses from domain 1 to 0 or back, and the sum to domain 2.
+    assert_eq!(striped["inter_domain_bytes"], 2 * 4 * 8 * 4);
+    for route in report["routes"].as_array().unwrap() {
+        assert!(route["simulated"]["over_bound"].as_f64().unwrap() >= 1.0, "{route:#}");
+    }
+}
+
+#[test]
+fn a_rank_is_explained() {
+    let case = format!("{}#rows of 4 to 2, twice", here(CASES[0]).display());
+    let shown = plan(&["--case", &case, "--route", "hierarchical", "--explain", "4"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.error);
+    // Half of the tensor is wanted by ranks 4 and 6; each leads half of that and reads the rest.
+    for part in ["rank 4: domain 1", "holds 0 B, wants 32 B", "leads into its domain", "reads over NVLink from"] {
+        assert!(shown.output.contains(part), "{part} in {}", shown.output);
+    }
+    let line = shown.output.lines().find(|line| line.contains("reads over NVLink from")).unwrap();
+    assert!(line.contains("16 B with 1 rank"), "{}", shown.output);
+}
+
+#[test]
+fn a_page_stands_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.html");
+    let done = plan(&["--case", here(CASES[0]).to_str().unwrap(), "--html", path.to_str().unwrap()]);
+    assert_eq!(done.code, Some(0), "{}", done.error);
+    assert!(done.output.contains("rows of 4 to 2, twice"), "the tables are shown as well");
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert_eq!((page.matches("<svg").count(), page.matches("</svg>").count()), (15, 15));
+    assert!(page.contains("domains 7, 3 &amp; 9") && !page.contains("3 & 9"));
+    for part in ["http:", "https:", "<script", "src=", "@import", "url("] {
+        assert!(!page.contains(part), "{part}");
+    }
+    // Every rank of every case is a square that says what it carries.
+    assert_eq!(page.matches("<title>rank ").count(), (8 + 6 + 3 + 9 + 3) * 5);
+}

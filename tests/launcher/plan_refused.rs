@@ -1,0 +1,148 @@
+//! Plans that cannot be: wrong files, specs, clusters, options, places to write to. Every one ends with exit code 2 and
+//! an error that says what was wrong, and nothing is written.
+
+use crate::plan::{here, plan};
+use std::fs;
+use std::path::Path;
+
+const MODEL: &str = r#"{"model.layers.0.mlp.up_proj.weight": {"shape": [64, 16], "dtype": "BF16"}}"#;
+const SYSTEM: &str =
+    r#"{"train": {"num_gpus": 4, "tp_size": 2, "dp_size": 2}, "generation": {"num_gpus": 2, "tp_size": 2}}"#;
+
+/// Refused in a folder with `name` for a file; the error has all of `parts`.
+#[track_caller]
+fn refused(files: &[(&str, &str)], arguments: &str, parts: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (json, html) = (path("out.json"), path("out.html"));
+    let words: Vec<String> =
+        arguments.split_whitespace().map(|word| word.strip_prefix('@').map_or(word.to_string(), path)).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for (option, target) in [("--json", &json), ("--html", &html)] {
+        if !words.contains(&option) {
+            words.extend([option, target]);
+        }
+    }
+    let ended = plan(&words);
+    assert_eq!(ended.code, Some(2), "{arguments}: {}", ended.error);
+    assert!(parts.iter().all(|part| ended.error.contains(part)), "{arguments}: {parts:?} in {}", ended.error);
+    assert!(!ended.error.contains("panicked") && ended.output.is_empty(), "{arguments}: {}", ended.output);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), files.len(), "{arguments} left something");
+}
+
+#[test]
+fn wrong_models() {
+    let shape = |shape: &str| MODEL.replace("[64, 16]", shape);
+    for (text, parts) in [
+        (shape("[64, 0]"), &["up_proj", "[64, 0]", "at least 1"][..]),
+        (shape("[4294967296, 4294967296]"), &["up_proj", "2^64"]),
+        (shape("[-1]"), &["-1"]),
+        (MODEL.replace("BF16", "BF17"), &["BF17"]),
+        (MODEL.replace("\"dtype\"", "\"type\""), &["`type`", "`dtype`"]),
+        (MODEL.replace("}}", "}"), &["m.model.json", "line 1"]),
+        ("{}".into(), &["m.model.json has no tensors"]),
+    ] {
+        refused(&[("m.model.json", &text)], "--model @m.model.json --src tp=2 --dst tp=1", parts);
+    }
+    refused(&[], "--model @absent.model.json --src tp=2 --dst tp=1", &["absent.model.json", "No such file"]);
+    refused(&[], "--model gpt-5 --src tp=2 --dst tp=1", &["gpt-5"]);
+}
+
+#[test]
+fn wrong_systems() {
+    let system = |from: &str, to: &str| {
+        assert!(SYSTEM.contains(from), "{from}");
+        SYSTEM.replace(from, to)
+    };
+    for (text, parts) in [
+        // Neither view has as many ranks as there are GPUs: both products and the number.
+        (
+            system("\"num_gpus\": 4", "\"num_gpus\": 5, \"ep_size\": 2"),
+            &["is 5", "multiply to 8", "to 4 without ep"][..],
+        ),
+        (
+            system("\"tp_size\": 2,", "\"tp_size\": 2, \"etp_size\": 1, \"ep_size\": 3,"),
+            &["dp=2 x tp=2 is 4 ranks", "ep=3 x etp=1 is 3", "of 4 ranks"],
+        ),
+        (system("\"dp_size\"", "\"dq_size\""), &["unknown field `dq_size`"]),
+        (system("\"tp_size\": 2,", "\"tp_size\": 0,"), &["train", "size \"0\"", "axis tp"]),
+        (system("\"num_gpus\": 4", "\"num_gpus\": 4294967296"), &["4294967296"]),
+        ("[]".into(), &["s.json is no system file"]),
+    ] {
+        let files = [("m.model.json", MODEL), ("s.json", text.as_str())];
+        refused(&files, "--model @m.model.json --system @s.json", parts);
+    }
+    let files = [("m.model.json", MODEL)];
+    refused(&files, "--model @m.model.json --system @absent.json", &["absent.json", "No such file"]);
+}
+
+#[test]
+fn wrong_specs_and_clusters() {
+    for (arguments, parts) in [
+        ("--src tp=2", &["--dst <SPEC>"][..]),
+        ("", &["--system FILE, or --src SPEC and --dst SPEC"]),
+        ("--src xp=2 --dst tp=1", &["--src", "xp"]),
+        ("--src tp=0 --dst tp=1", &["size \"0\""]),
+        ("--src tp=2,dp=2,etp=1,ep=2 --dst tp=1", &["dp=2 x tp=2 is 4 ranks", "ep=2 x etp=1 is 2"]),
+        ("--src tp=65535 --dst tp=2", &["65535 source and 2 destination ranks", "65536"]),
+        ("--src tp=4294967295,dp=2 --dst tp=1", &["tp=4294967295,dp=2"]),
+        ("--src pp=1+1 --dst tp=1", &["2 layers together", "the model has 1"]),
+        ("--src tp=2 --dst tp=1 --topology gb300:2", &["gb300", "gb200-nvl72, hgx-h100, dgx-a100"]),
+        ("--src tp=2 --dst tp=1 --topology hgx-h100:1", &["hgx-h100:1", "write hgx-h100:2"]),
+        ("--src tp=2 --dst tp=1 --route direct", &["--route \"direct\"", "gather-broadcast, auto"]),
+        ("--src tp=2 --dst tp=1 --injection all", &["--injection \"all\"", "striped, single"]),
+        ("--src tp=2 --dst tp=1 --cast f8", &["--cast \"f8\"", "f32, f16, bf16"]),
+        ("--src tp=2 --dst tp=1 --explain 3", &["--explain 3", "ranks 0 to 2"]),
+        ("--src tp=2 --dst tp=1 --rules llamas", &["\"llamas\""]),
+        ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),
+        ("--src tp=2 --dst tp=1 --json @absent/out.json", &["--json", "absent", "No such file"]),
+        ("--src tp=2 --dst tp=1 --case x.json", &["cannot be used with"]),
+    ] {
+        refused(&[("m.model.json", MODEL)], &format!("--model @m.model.json {arguments}"), parts);
+    }
+    refused(&[], "--src tp=2 --dst tp=1", &["--model <MODEL>|--case <FILE[#NAME]>"]);
+}
+
+#[test]
+fn wrong_rules() {
+    for (rules, parts) in [
+        ("[[rule]]\nnames = [\"nothing.*\"]\ntp = 0\n", &["nothing.*"][..]),
+        ("[[rule]]\nnames = [\"*.up_proj.weight\"]\ntp = 7\n", &["up_proj", "7"]),
+        (
+            "[[rule]]\nnames = [\"*.up_proj.weight\"]\ntp = 0\n[[rule]]\nnames = [\"*.mlp.*\"]\ntp = 1\n",
+            &["up_proj", "r.toml:1 and", "r.toml:4"],
+        ),
+        ("[[rule]]\nname = [\"*\"]\n", &["`name`"]),
+    ] {
+        let files = [("m.model.json", MODEL), ("r.toml", rules)];
+        refused(&files, "--model @m.model.json --src tp=2 --dst tp=1 --rules @r.toml", parts);
+    }
+}
+
+#[test]
+fn wrong_cases() {
+    let good = fs::read_to_string(here("../tests/planner/cases.json")).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert!(good.contains(from), "{from}");
+        good.replacen(from, to, 1)
+    };
+    for (text, parts) in [
+        (changed("\"shape\": [4, 8]", "\"shape\": [4, 0]"), &["rows of 4 to 2, twice", "[4, 0]"][..]),
+        (changed("\"shape\": [4, 8]", "\"shape\": [4294967296, 4294967296]"), &["64 bits"]),
+        (changed("shard(0)", "shard(9)"), &["rows of 4 to 2, twice", "src"]),
+        (changed("shard(0)", "split"), &["\"split\" is no placement"]),
+        (changed("\"mesh\": [4]", "\"mesh\": [5]"), &["5 slots and 4 ranks"]),
+        (changed("\"dtype\"", "\"type\""), &["unknown field `type`"]),
+        (changed("sizes=5/3", "sizes=5/4"), &["given sizes"]),
+        (changed("[0, 0, 1]", "[0, 0]"), &["given sizes", "rank 2"]),
+        ("[]".into(), &["holds no case"]),
+    ] {
+        refused(&[("c.json", &text)], "--case @c.json", parts);
+    }
+    refused(&[("c.json", &good)], "--case @c.json#other", &["no case \"other\"", "\"nine ranks\""]);
+    refused(&[], "--case @absent.json#x", &["absent.json", "No such file"]);
+    assert!(!Path::new("out.json").exists());
+}
