@@ -9,6 +9,7 @@ mod allocations;
 mod bad_input;
 mod communicator;
 mod deadlock;
+mod handshake;
 mod killed;
 mod large;
 mod many;
