@@ -25,9 +25,10 @@ corpus=$TARGET/fuzz/corpus findings=$TARGET/fuzz/findings
 mkdir -p "$findings"
 "$bin/crossmesh-fuzz-seeds" "$corpus"
 
-[ $# -gt 0 ] || set -- $(ls "$corpus")
+targets=("$@")
+[ $# -gt 0 ] || mapfile -t targets < <(ls "$corpus")
 failed=()
-for target in "$@"; do
+for target in "${targets[@]}"; do
   say "== $target"
   "$bin/$target" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
     -print_final_stats=1 -artifact_prefix="$findings/$target-" "$corpus/$target" || failed+=("$target")

@@ -5,6 +5,7 @@ mod balance;
 mod cases;
 mod cells;
 mod digests;
+mod equality;
 mod evaluation;
 mod files;
 mod level;

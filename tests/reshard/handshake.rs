@@ -58,7 +58,11 @@ fn what_a_layout_says_besides() {
             let maps = vec![AxisMap::new(all.step_by(2)); 4];
             Layout::clone(&layout(&SHAPE, Dtype::F32, &[4], 0..4, &[Placement::parts(1, maps)]))
         };
-        differs(&world, (rows(), wanted([1, 3])), &["destination placements: …", "Shard { dim: 1"]);
+        differs(
+            &world,
+            (rows(), wanted([1, 3])),
+            &["destination placements: [Parts { dim: 1", "… on rank 2, [Shard { dim: 1"],
+        );
         finalize(world);
     };
     Job::of(4).env("CROSSMESH_DOMAINS", 2).run(body).expect_success();
