@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn rates_that_exceed_64_bits_together_are_the_greatest() {
-        let nic = |name: &str, rate| Nic { bytes_per_second: rate, ..Nic::at(name.into(), 1) };
+        let nic = |name: &str, rate| Nic { bytes_per_second: rate, ..Nic::at(name, 1) };
         let nics = vec![nic("mlx5_0", u64::MAX), nic("mlx5_1", 5), nic("mlx5_2", u64::MAX)];
         let facts = HostFacts { nics, ..HostFacts::default() };
         assert_eq!(carrying(&facts, &[0, 1, 2]).map(|(_, rate)| rate), Some(u64::MAX));

@@ -62,7 +62,7 @@ fn ranks(count: u32) -> Vec<Rank> {
 
 pub(crate) fn system_seeds() -> Vec<Vec<u8>> {
     bytes_of(&[
-        r#"{"_comment": "x", "train": {"num_gpus": 16, "tp_size": 2, "cp_size": 1, "pp_size": 4, "dp_size": 2},
+        r#"{"_comment": "four trainer nodes and two generator nodes of four GPUs each, weights in BF16", "train": {"num_gpus": 16, "tp_size": 2, "cp_size": 1, "pp_size": 4, "dp_size": 2},
             "generation": {"num_gpus": 8, "tp_size": 4, "ep_size": 1, "fsdp_size": 1, "dp_size": 2}}"#,
         r#"{"train": {"num_gpus": 8, "tp_size": 2, "dp_size": 4, "etp_size": 1, "ep_size": 4, "edp_size": 2},
             "generation": {"num_gpus": 1}}"#,

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 /// Inputs for each target.
-const INPUTS: u64 = 3000;
+const INPUTS: u64 = 1000;
 /// So many of them at least are accepted, and so many refused.
 const FEW: u64 = 5;
 
