@@ -5,7 +5,7 @@ use super::random::from_bytes;
 use super::{all_options, layout};
 use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Placement};
 use crossmesh::plan::digest::{field_values, first_difference};
-use crossmesh::plan::{CellClass, Manifest, Plan, TensorSpec};
+use crossmesh::plan::{CellClass, Manifest, Plan, TensorSpec, Transform};
 use crossmesh::route::{RouteOptions, SavedPlan};
 use crossmesh::topology::Topology;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn long_values(last: u64) -> Vec<String> {
     let segment = |at: u64| Interval { lo: 2 * at, hi: 2 * at + 1 };
     let maps = [AxisMap::new((0..200).map(segment).chain([segment(last)])), AxisMap::new([segment(0)])];
     let wanted: Arc<Layout> = layout(&[512], Dtype::U8, &[2], 2..4, &[Placement::parts(0, maps)]);
-    field_values(&TensorSpec { name: "w".into(), source, destination: wanted }).to_vec()
+    field_values(&TensorSpec { name: "w".into(), source, destination: wanted, transform: Transform::None }).to_vec()
 }
 
 #[test]
