@@ -29,7 +29,7 @@ RUSTFLAGS=$flags CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$build cargo +nightly buil
 failed=()
 for target in "${targets[@]}"; do
   say "== $target"
-  "$build/$host/release/$target" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+  "$build/$host/release/$target" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_funcs=0 \
     -print_final_stats=1 -artifact_prefix="$findings/$target-" "$corpus/$target" || failed+=("$target")
 done
 [ ${#failed[@]} = 0 ] || die "findings in ${failed[*]}: see $findings"
