@@ -190,7 +190,7 @@ impl Message for FromAgent {
                 let ending = match how {
                     0 => Ending::Exited(value),
                     1 => Ending::Signaled(value),
-                    2 => Ending::Lost,
+                    2 if value == 0 => Ending::Lost,
                     _ => return None,
                 };
                 Some(Self::Ended { ending, clock: u64::from_le_bytes(clock.try_into().ok()?) })
@@ -347,13 +347,14 @@ mod tests {
 
     #[test]
     fn wrong_frames_are_errors() {
-        let frames: [&[u8]; 6] = [
+        let frames: [&[u8]; 7] = [
             &[255, 255, 255, 255, 1],
             &[1, 0, 1, 0, 2],
             &[0, 0, 0, 0, 99],
             &[0, 0, 0, 0, 1],
             &[1, 0, 0, 0, 5, 0],
             &[2, 0, 0, 0, 4, 0, 0],
+            &[13, 0, 0, 0, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         ];
         for bytes in frames {
             assert!(next_message::<FromAgent>(bytes).is_err(), "{bytes:?}");

@@ -23,6 +23,8 @@ mod member;
 mod member_thread;
 mod mpi;
 mod mpi_abi;
+#[doc(hidden)]
+pub mod peer_bytes;
 mod select;
 mod solo;
 mod starter;

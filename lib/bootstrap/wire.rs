@@ -108,7 +108,7 @@ impl Header {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, String> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut rest = Reader::new(bytes);
         let fields = (rest.word32(), rest.word32(), rest.word64(), rest.word64(), rest.word64());
         let (Some(kind), Some(rank), Some(context), Some(sequence), Some(length)) = fields else {

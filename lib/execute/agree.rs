@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::atomic::Ordering;
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Hello {
+/// What a rank states before anything is prepared.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Hello {
     root: [u8; 32],
     context: [u8; 32],
     /// Why this rank's settings cannot be read.
@@ -29,7 +30,7 @@ struct Hello {
 }
 
 /// Options and facts that all ranks must share, in the order in which they are compared.
-pub(super) const OPTIONS: [&str; 4] = ["route", "injection", "mapped memory (CROSSMESH_MAPPED)", "domains"];
+pub(super) const OPTIONS: [&str; 5] = ["version", "route", "injection", "mapped memory (CROSSMESH_MAPPED)", "domains"];
 
 /// What ranks decided together.
 #[derive(Debug, Clone)]
@@ -159,14 +160,11 @@ fn difference(
     if contexts_differ {
         let values: Vec<Vec<String>> = gather(group, if concerned { options } else { &[] }, deadline)?;
         let (reference, differing) = (&values[first.index()], &values[other.index()]);
-        let field = (0..OPTIONS.len()).find(|&field| reference.get(field) != differing.get(field));
-        // Equal options in unequal hashes are another version's.
-        let (what, value) = match field {
-            Some(field) => (OPTIONS[field], [reference, differing].map(|values| values.get(field).cloned())),
-            None => ("version", [None, None]),
-        };
-        let [first_value, other_value] = value.map(|value| value.unwrap_or_else(|| "not stated".into()));
-        return Ok(ExecuteError::OptionsDiffer { first, other, what, first_value, other_value });
+        // Equal options in unequal hashes are hashed in another way: another version's.
+        let field = (0..OPTIONS.len()).find(|&field| reference.get(field) != differing.get(field)).unwrap_or(0);
+        let value = |values: &[String]| values.get(field).cloned().unwrap_or_else(|| "not stated".into());
+        let (first_value, other_value) = (value(reference), value(differing));
+        return Ok(ExecuteError::OptionsDiffer { first, other, what: OPTIONS[field], first_value, other_value });
     }
     // Eight bytes of a leaf tell tensors apart well enough to find the first that differs.
     let leaves: Vec<u64> =
@@ -176,7 +174,8 @@ fn difference(
     let (reference, differing) = (&all[first.index()], &all[other.index()]);
     let shorter = reference.len().min(differing.len());
     let tensor = (0..shorter).find(|&index| reference[index] != differing[index]).unwrap_or(shorter);
-    let mine = manifest.tensors().get(tensor).map(|spec| field_values(spec).to_vec()).unwrap_or_default();
+    let spec = manifest.tensors().get(tensor).filter(|_| concerned);
+    let mine = spec.map(|spec| field_values(spec).to_vec()).unwrap_or_default();
     let values: Vec<Vec<String>> = gather(group, &mine, deadline)?;
     let found = first_difference(tensor, &values[first.index()], &values[other.index()]);
     Ok(match found {

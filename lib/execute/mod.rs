@@ -25,6 +25,8 @@ mod group;
 mod hop;
 mod links;
 mod overlap;
+#[doc(hidden)]
+pub mod peer_bytes;
 mod planned;
 mod prepare;
 mod program;

@@ -300,7 +300,7 @@ fn settings(route: RouteOptions) -> Result<(RouteOptions, u64), ExecuteError> {
 }
 
 /// The values of [`OPTIONS`](super::agree::OPTIONS).
-fn canonical_options(group: &Group, options: RouteOptions) -> [String; 4] {
+fn canonical_options(group: &Group, options: RouteOptions) -> [String; 5] {
     let domains: Vec<u32> = (0..group.size()).map(|rank| group.topology.domain(Rank(rank as u32)).0).collect();
     // Neighbours of one domain in one word: this text may be about very many ranks.
     let word = |ranks: &[u32]| match ranks.len() {
@@ -309,7 +309,9 @@ fn canonical_options(group: &Group, options: RouteOptions) -> [String; 4] {
     };
     let domains: Vec<String> = domains.chunk_by(|left, right| left == right).map(word).collect();
     let mapped = format!("{:?}", group.mapped).to_lowercase();
-    [options.kind.to_string(), options.injection.to_string(), mapped, domains.join(" ")]
+    // Two versions may derive different flows from the same, though they speak one protocol.
+    let version = format!("{} of protocol {}", env!("CARGO_PKG_VERSION"), crate::PROTOCOL_VERSION);
+    [version, options.kind.to_string(), options.injection.to_string(), mapped, domains.join(" ")]
 }
 
 /// Connects to every peer that a message link joins; other transfers of this process progress in between.

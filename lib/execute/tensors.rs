@@ -93,9 +93,10 @@ pub(super) struct LocalTensor {
 }
 
 /// Where a rank's tensors are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) enum MemoryOf {
     /// It has none.
+    #[default]
     None,
     /// Host.
     Host,

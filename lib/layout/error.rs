@@ -45,6 +45,16 @@ pub enum LayoutError {
         /// Ranks between neighbours, per axis.
         strides: Vec<u32>,
     },
+    /// A mesh that was not written by this library.
+    #[error(
+        "mesh of shape {shape:?} is written as strides {strides:?}, which do not nest; list its ranks, or write it again"
+    )]
+    MeshUnlisted {
+        /// Mesh shape.
+        shape: Vec<u32>,
+        /// As written.
+        strides: Vec<u32>,
+    },
     /// Coordinates that the axis does not have.
     #[error(
         "coordinates {coordinates:?} along mesh axis {axis}, which has length {length}; give at least one, each below that"

@@ -73,7 +73,18 @@ impl Mesh {
     /// A mesh whose rank at some coordinates is `first` + Σ coordinate · stride: a stage of a pipeline, every eighth
     /// rank. No two slots may have one rank.
     pub fn affine(shape: Vec<u32>, first: Rank, strides: Vec<u32>) -> Result<Self, LayoutError> {
-        let slots = slot_count(&shape)?;
+        if let Some(mesh) = Self::unlisted(&shape, first, &strides)? {
+            return Ok(mesh);
+        }
+        let rank = |slot: usize| first.0 + dot(&shape, &strides, slot);
+        let ranks = (0..slot_count(&shape)? as usize).map(|slot| Rank(rank(slot))).collect();
+        Self::new(shape, ranks)
+    }
+
+    /// The same; `None` where its ranks have to be listed to know that they differ.
+    fn unlisted(shape: &[u32], first: Rank, strides: &[u32]) -> Result<Option<Self>, LayoutError> {
+        slot_count(shape)?;
+        let (shape, strides) = (shape.to_vec(), strides.to_vec());
         if strides.len() != shape.len() {
             return Err(LayoutError::MeshStrides { axes: shape.len(), strides });
         }
@@ -81,12 +92,8 @@ impl Mesh {
         if u128::from(first.0) + reach.sum::<u128>() > u128::from(u32::MAX) {
             return Err(LayoutError::MeshTooLarge { shape, first, strides });
         }
-        if let Some(affine) = Affine::new(&shape, first.0, strides.clone()) {
-            return Ok(Self { shape, members: Members::Affine(affine) });
-        }
-        let rank = |slot: usize| first.0 + dot(&shape, &strides, slot);
-        let ranks = (0..slots as usize).map(|slot| Rank(rank(slot))).collect();
-        Self::new(shape, ranks)
+        let affine = Affine::new(&shape, first.0, strides);
+        Ok(affine.map(|affine| Self { shape, members: Members::Affine(affine) }))
     }
 
     /// Length of every axis.
@@ -267,7 +274,10 @@ impl TryFrom<MeshValue> for Mesh {
 
     fn try_from(value: MeshValue) -> Result<Self, LayoutError> {
         match value {
-            MeshValue::Affine { shape, first, strides } => Self::affine(shape, first, strides),
+            // Only meshes that need no list are written so, and a few bytes must not become a list of very many ranks.
+            MeshValue::Affine { shape, first, strides } => {
+                Self::unlisted(&shape, first, &strides)?.ok_or(LayoutError::MeshUnlisted { shape, strides })
+            }
             MeshValue::Listed { shape, ranks } => Self::new(shape, ranks),
         }
     }

@@ -44,6 +44,18 @@ fn a_large_mesh_is_short() {
 }
 
 #[test]
+fn few_bytes_are_not_read_as_very_many_ranks() {
+    let read = |shape: &[u32], strides: &[u32]| {
+        Mesh::try_from(MeshValue::Affine { shape: shape.to_vec(), first: Rank(0), strides: strides.to_vec() })
+    };
+    for (shape, strides) in [([1_397_800, 56], [0, 1]), ([65_536, 65_535], [65_534, 1]), ([3, 2], [2, 3])] {
+        assert!(matches!(read(&shape, &strides), Err(LayoutError::MeshUnlisted { .. })), "{shape:?} {strides:?}");
+    }
+    let nested = Mesh::affine(vec![3, 2], Rank(0), vec![2, 1]).unwrap();
+    assert_eq!(read(&[3, 2], &[2, 1]), Ok(nested));
+}
+
+#[test]
 fn one_set_of_ranks_has_one_form() {
     let listed = Mesh::new(vec![2, 1, 3], [4, 6, 8, 20, 22, 24].map(Rank).to_vec()).unwrap();
     assert_eq!(listed, Mesh::affine(vec![2, 1, 3], Rank(4), vec![16, 99, 2]).unwrap());

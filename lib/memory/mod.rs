@@ -12,6 +12,8 @@ mod directory;
 pub(crate) mod error;
 mod mapping;
 mod pages;
+#[doc(hidden)]
+pub mod peer_bytes;
 pub mod policy;
 pub mod process;
 pub mod server;

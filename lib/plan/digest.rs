@@ -109,7 +109,25 @@ pub fn first_difference(tensor: usize, first: &[String], other: &[String]) -> Op
     let index = (0..FIELDS.len()).find(|&index| first.get(index) != other.get(index))?;
     let value = |values: &[String]| values.get(index).cloned().unwrap_or_else(|| "no such tensor".into());
     let name = first.first().or(other.first()).cloned().unwrap_or_default();
-    Some(Difference { tensor, name, field: FIELDS[index], first: value(first), other: value(other) })
+    let [first, other] = shown(&value(first), &value(other));
+    Some(Difference { tensor, name, field: FIELDS[index], first, other })
+}
+
+/// Longest value that is shown whole, in bytes: a mesh may list very many ranks, a placement very many segments.
+const SHOWN: usize = 400;
+
+/// Both values; where one is long, the stretches of both around the first difference.
+fn shown(first: &str, other: &str) -> [String; 2] {
+    if first.len().max(other.len()) <= SHOWN {
+        return [first.into(), other.into()];
+    }
+    let same = first.bytes().zip(other.bytes()).take_while(|(one, another)| one == another).count();
+    [first, other].map(|value| {
+        let border = |at: usize| (0..=at.min(value.len())).rev().find(|&at| value.is_char_boundary(at)).unwrap_or(0);
+        let (start, end) = (border(same.saturating_sub(SHOWN / 4)), border(same.saturating_add(SHOWN / 4)));
+        let mark = |is_cut: bool| if is_cut { "…" } else { "" };
+        format!("{}{}{}", mark(start > 0), &value[start..end], mark(end < value.len()))
+    })
 }
 
 fn rank_list(layout: &Layout) -> String {

@@ -21,7 +21,10 @@ pub enum TopologyError {
         unset: Rank,
     },
     /// Ranks state different domain counts.
-    #[error("CROSSMESH_DOMAINS is {first:?} on rank 0 and {other:?} on rank {rank}; give all ranks the same")]
+    #[error(
+        "CROSSMESH_DOMAINS is {} on rank 0 and {} on rank {rank}; give all ranks the same",
+        count_or_unset(.first), count_or_unset(.other)
+    )]
     DomainCountDiffers {
         /// Rank 0's.
         first: Option<u32>,
@@ -252,6 +255,10 @@ fn explicit_domains(facts: &[RankFacts]) -> Result<Option<Vec<u32>>, TopologyErr
         (Some(_), None) => Ok(Some(facts.iter().filter_map(|fact| fact.domain).collect())),
         _ => Ok(None),
     }
+}
+
+fn count_or_unset(count: &Option<u32>) -> String {
+    count.map_or_else(|| "not set".into(), |count| count.to_string())
 }
 
 fn domain_count(facts: &[RankFacts]) -> Result<Option<u32>, TopologyError> {

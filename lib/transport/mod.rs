@@ -12,6 +12,8 @@ mod check;
 mod contract;
 pub mod error;
 pub mod fault;
+#[doc(hidden)]
+pub mod peer_bytes;
 mod region;
 pub mod shm;
 pub mod tcp;

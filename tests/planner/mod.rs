@@ -5,6 +5,8 @@ mod balance;
 mod cases;
 mod cells;
 mod digests;
+mod equality;
+mod evaluation;
 mod files;
 mod level;
 pub(crate) mod oracle;

@@ -12,21 +12,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a rank passes.
-struct Call {
-    tensors: Vec<(&'static str, Arc<Layout>, Arc<Layout>)>,
+pub(super) struct Call {
+    pub(super) tensors: Vec<(&'static str, Arc<Layout>, Arc<Layout>)>,
     /// Applied to good buffers.
-    spoil: fn(&mut Buffers, Rank),
+    pub(super) spoil: fn(&mut Buffers, Rank),
 }
 
 /// The rank that differs from all others.
-const ODD: Rank = Rank(2);
+pub(super) const ODD: Rank = Rank(2);
 
 fn matrix(dtype: Dtype, rows: u64, from: &[u32], placement: Placement) -> Arc<Layout> {
     layout(&[rows, 6], dtype, &[from.len() as u32], from.iter().copied(), &[placement])
 }
 
 /// Two tensors from ranks 0 and 1 to ranks 1 and 2.
-fn good() -> Call {
+pub(super) fn good() -> Call {
     let pair = |dtype| {
         let source = matrix(dtype, 8, &[0, 1], Placement::shard(0));
         (source, matrix(dtype, 8, &[1, 2], Placement::shard(1)))
@@ -37,6 +37,11 @@ fn good() -> Call {
 
 /// Calls init; the error, in one line with its causes.
 fn refused(world: &Communicator, call: &Call) -> String {
+    refused_with(world, call, ReshardOptions::default())
+}
+
+/// The same with options.
+pub(super) fn refused_with(world: &Communicator, call: &Call, options: ReshardOptions) -> String {
     let mut manifest = Manifest::new();
     for (name, source, destination) in &call.tensors {
         manifest.push(*name, source.clone(), destination.clone()).expect("one shape and dtype");
@@ -55,7 +60,7 @@ fn refused(world: &Communicator, call: &Call) -> String {
     }
     (call.spoil)(&mut buffers, world.rank());
     let began = Instant::now();
-    let error = world.reshard_init(&manifest, &buffers, ReshardOptions::default(), soon()).expect_err("a bad call");
+    let error = world.reshard_init(&manifest, &buffers, options, soon()).expect_err("a bad call");
     assert!(began.elapsed() < Duration::from_secs(10), "{error} after {:?}", began.elapsed());
     for number in 0..manifest.tensors().len() {
         let destination = buffers.get(Side::Destination, number);
@@ -82,7 +87,11 @@ fn disagreement(world: &Communicator, odd: impl FnOnce(&mut Call), expected: &[&
     if world.rank() == ODD {
         odd(&mut call);
     }
-    let text = refused(world, &call);
+    all_say(world, &refused(world, &call), expected);
+}
+
+/// All ranks say `text`, which has all of `expected` and both ranks in it, and the job goes on.
+pub(super) fn all_say(world: &Communicator, text: &str, expected: &[&str]) {
     let all = world.allgather(text.as_bytes(), soon()).expect("the job goes on");
     assert!(all.iter().all(|other| other == text.as_bytes()), "ranks say different things");
     for part in expected.iter().chain(&["rank 2 and rank 0 ", " on rank 2", " on rank 0"]) {

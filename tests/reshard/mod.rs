@@ -10,6 +10,7 @@ mod bad_input;
 mod communicator;
 mod deadlock;
 mod elements;
+mod handshake;
 mod killed;
 mod large;
 mod many;

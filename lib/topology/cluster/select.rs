@@ -150,7 +150,8 @@ fn carrying(facts: &HostFacts, usable: &[usize]) -> Option<(LinkLayer, u64)> {
     for &position in usable {
         let nic = &facts.nics[position];
         // NICs whose rate is not told count alike.
-        *groups.entry((&nic.link_layer, nic.bytes_per_second)).or_default() += nic.bytes_per_second.max(1);
+        let total = groups.entry((&nic.link_layer, nic.bytes_per_second)).or_default();
+        *total = total.saturating_add(nic.bytes_per_second.max(1));
     }
     let best = groups.iter().max_by_key(|((layer, rate), total)| (**total, **layer == LinkLayer::InfiniBand, *rate));
     best.map(|((layer, rate), _)| ((*layer).clone(), *rate))
@@ -174,6 +175,14 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
         }
+    }
+
+    #[test]
+    fn rates_that_exceed_64_bits_together_are_the_greatest() {
+        let nic = |name: &str, rate| Nic { bytes_per_second: rate, ..Nic::at(name, 1) };
+        let nics = vec![nic("mlx5_0", u64::MAX), nic("mlx5_1", 5), nic("mlx5_2", u64::MAX)];
+        let facts = HostFacts { nics, ..HostFacts::default() };
+        assert_eq!(carrying(&facts, &[0, 1, 2]).map(|(_, rate)| rate), Some(u64::MAX));
     }
 
     #[test]

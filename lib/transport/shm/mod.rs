@@ -28,6 +28,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Whether `bytes` are an address, for [`peer_bytes`](super::peer_bytes).
+pub(super) fn reads_address(bytes: &[u8]) -> bool {
+    Address::decode(Rank(1), bytes).is_ok()
+}
+
 /// How a shared-memory link is set up.
 #[derive(Debug, Clone)]
 pub struct ShmOptions {

@@ -40,6 +40,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Whether `bytes` are a frame, for [`peer_bytes`](super::peer_bytes).
+pub(super) fn reads_frame(bytes: &[u8]) -> bool {
+    bytes.try_into().is_ok_and(|header| Frame::decode(header).is_ok())
+}
+
+/// Whether `bytes` are an address, for [`peer_bytes`](super::peer_bytes).
+pub(super) fn reads_address(bytes: &[u8]) -> bool {
+    Address::decode(Rank(1), bytes).is_ok()
+}
+
 /// Why a peer is not who it should be.
 pub type AuthenticateError = Box<dyn std::error::Error + Send + Sync>;
 
