@@ -50,8 +50,10 @@ pub(super) fn probe(world: &Communicator, states: &[State], fresh: bool) -> Resu
         return Ok(GpuLinks::default());
     }
     let mut found = test(world, &hosts, fresh)?;
-    let low: BTreeSet<NodeId> =
-        low(&found.links, states).into_iter().map(|(number, _)| world.topology().node(found.links[number].to)).collect();
+    let low: BTreeSet<NodeId> = low(&found.links, states)
+        .into_iter()
+        .map(|(number, _)| world.topology().node(found.links[number].to))
+        .collect();
     if !fresh && !low.is_empty() {
         hosts.retain(|node, _| low.contains(node));
         let again = test(world, &hosts, true)?;

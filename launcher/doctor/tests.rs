@@ -277,8 +277,7 @@ fn recorded_states_give_the_same_findings() {
     let (read, told) = recorded::read(folder.path()).unwrap();
     let (first, second) = (Report::of(&states, tried), Report::of(&read, told));
     assert_eq!(first, second);
-    let expected =
-        ["gpu-link-failure", "stack", "port-state", "nic-set", "pair-bandwidth", "gpu-link-bandwidth"];
+    let expected = ["gpu-link-failure", "stack", "port-state", "nic-set", "pair-bandwidth", "gpu-link-bandwidth"];
     assert_eq!(ids(&first), expected);
 }
 

@@ -72,6 +72,59 @@ fn a_node_that_lacks_a_nic_shares_and_keeps_its_rails() {
 }
 
 #[test]
+fn nodes_of_several_sizes_are_paired_each_by_itself() {
+    let mut hosts = hosts("nodes-differ.json");
+    // Tray 1 has lost the GPU of its second socket's first NIC, tray 2 a whole socket.
+    hosts[1].gpus.remove(2);
+    hosts[2].gpus.truncate(2);
+    hosts[2].nics.retain(|nic| nic.numa == Some(0));
+    let cluster = cluster(hosts);
+    assert_eq!(nics(&cluster, 0), ["mlx5_0", "mlx5_1", "mlx5_3", "mlx5_4"]);
+    // The one GPU of the socket has both of its NICs.
+    assert_eq!(nics(&cluster, 1), ["mlx5_0", "mlx5_0", "mlx5_3 mlx5_4"]);
+    assert_eq!(nics(&cluster, 2), ["mlx5_0", "mlx5_1"]);
+    assert_eq!((domains(&cluster, 1), domains(&cluster, 2)), (vec![0; 3], vec![0; 2]));
+    let rails = |node: usize| cluster.nodes[node].rails.values().copied().collect::<Vec<_>>();
+    assert_eq!((rails(0), rails(1), rails(2)), (vec![0, 1, 2, 3], vec![0, 2, 3], vec![0, 1]));
+    let told = texts(&cluster.differences());
+    for line in [
+        "GPU 2 at 0018:01:00.0: NVIDIA GB200 on tray0; none on 2 of 3",
+        "GPU 3 at 0019:01:00.0: none on tray2; NVIDIA GB200 on 2 of 3",
+        "NIC mlx5_1 port 1: none on tray1; InfiniBand, 50 GB/s, active on 2 of 3",
+        "NIC mlx5_3 port 1: none on tray2; InfiniBand, 50 GB/s, active on 2 of 3",
+    ] {
+        assert!(told.iter().any(|own| own == line), "{line}: {told:?}");
+    }
+}
+
+#[test]
+fn cliques_of_one_uuid_are_domains_and_pair_as_ever() {
+    let trays = |fabrics: [(&str, u32); 3]| {
+        let mut hosts = hosts("nodes-differ.json");
+        for (host, (cluster, clique)) in hosts.iter_mut().zip(fabrics) {
+            for fabric in host.gpus.iter_mut().filter_map(|gpu| gpu.fabric.as_mut()) {
+                (fabric.cluster, fabric.clique) = (cluster.into(), clique);
+            }
+        }
+        cluster(hosts)
+    };
+    let own = "3f1c22e0-7a41-4b6e-9c0e-2d5a90c1b7aa";
+    let two = trays([(own, 1), (own, 2), (own, 1)]);
+    assert_eq!((0..3).map(|node| domains(&two, node)).collect::<Vec<_>>(), [[0; 4], [1; 4], [0; 4]]);
+    let said = "fabric 3f1c22e0-7a41-4b6e-9c0e-2d5a90c1b7aa has 2 cliques ([1, 2]): GPUs of different cliques do not reach each other by NVLink";
+    assert_eq!(texts(&two.remarks()), [said]);
+    // A uuid of zeros names no fabric: each host is its own domain.
+    let zero = "00000000-0000-0000-0000-000000000000";
+    let none = trays([(zero, 0), (zero, 0), (zero, 0)]);
+    assert_eq!((0..3).map(|node| domains(&none, node)).collect::<Vec<_>>(), [[0; 4], [1; 4], [2; 4]]);
+    assert!(none.remarks().is_empty());
+    for cluster in [&two, &none] {
+        assert_eq!(nics(cluster, 1), ["mlx5_0", "mlx5_0", "mlx5_3", "mlx5_4"]);
+        assert_eq!(nics(cluster, 2), ["mlx5_0", "mlx5_1", "mlx5_3", "mlx5_4"]);
+    }
+}
+
+#[test]
 fn everything_on_one_bus_is_shared_evenly() {
     let cluster = cluster(hosts("one-bus.json"));
     assert_eq!(nics(&cluster, 0), ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"]);

@@ -85,7 +85,10 @@ pub(super) fn nvlink(state: &State) -> Outcome {
                 0 => "a GPU has lost all its NVLinks; its traffic goes over PCI, many times slower",
                 _ => "a GPU has fewer NVLinks up than it should",
             };
-            let cure = format!("nvidia-smi nvlink -s -i {0}; nvidia-smi --gpu-reset -i {0}; restart the fabric manager; drain the node", gpu.index);
+            let cure = format!(
+                "nvidia-smi nvlink -s -i {0}; nvidia-smi --gpu-reset -i {0}; restart the fabric manager; drain the node",
+                gpu.index
+            );
             let finding = Finding::new("nvlink", Severity::Failure, what, gpu.to_string());
             Some(finding.seen(format!("{up} up"), format!("{should} up")).cure(cure))
         }

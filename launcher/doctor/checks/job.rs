@@ -167,20 +167,16 @@ pub(super) fn nic_set(states: &[State]) -> Outcome {
 /// GPUs and processors of every host.
 pub(super) fn host_parts(states: &[State]) -> Outcome {
     let cure = |hosts: &str| {
-        format!("nvidia-smi -L and lscpu on {hosts}; a GPU that is lost comes back by a reset or a reboot; else leave the host out: srun --exclude=HOST")
+        format!(
+            "nvidia-smi -L and lscpu on {hosts}; a GPU that is lost comes back by a reset or a reboot; else leave the host out: srun --exclude=HOST"
+        )
     };
     let what = "GPUs or processors are not as on most hosts";
     parts(&hosts(states), "host-parts", what, &[Part::Gpus, Part::Processors], cure)
 }
 
 /// One finding for the differences that the same hosts have.
-fn parts(
-    hosts: &[&State],
-    id: &'static str,
-    what: &str,
-    parts: &[Part],
-    cure: impl Fn(&str) -> String,
-) -> Outcome {
+fn parts(hosts: &[&State], id: &'static str, what: &str, parts: &[Part], cure: impl Fn(&str) -> String) -> Outcome {
     if hosts.len() < 2 {
         return Outcome::NotRun("one host".into());
     }
