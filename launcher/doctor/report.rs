@@ -1,5 +1,5 @@
-//! What the doctor says. In: states, outcomes, what ranks tried. Out: a text for people, JSON, the exit code. Guarantee: checks that
-//! did not run are listed with the reason.
+//! What the doctor says. In: states, outcomes, what ranks tried. Out: a text for people, JSON, the exit code. Guarantee:
+//! checks that did not run are listed with the reason.
 
 use super::checks::{JOB, LOCAL, job};
 use super::finding::{Finding, Outcome, Severity, merge};
