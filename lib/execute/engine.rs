@@ -127,6 +127,11 @@ impl Engine {
         self.shared.lock()
     }
 
+    /// Makes ready for a transfer that waits for mapped peers and a network at once.
+    pub(super) fn prepare_for_both(&self) -> Result<(), ExecuteError> {
+        self.shared.alarm.prepare()
+    }
+
     /// Starts a transfer.
     pub(super) fn start(&self, execution: u32) -> Result<(), ExecuteError> {
         let mut inner = self.shared.lock();
@@ -397,8 +402,7 @@ impl Inner {
         for reserved in self.reserved.values_mut() {
             reserved.retain(|reserved| reserved.execution != number);
         }
-        let was_active = self.execution(number).is_some_and(|execution| execution.is_active());
-        self.active -= usize::from(was_active);
+        self.active -= usize::from(self.execution(number).is_some_and(|execution| execution.is_active()));
         self.turns.remove(number);
         self.executions[number as usize] = Entry::Free;
     }
@@ -415,11 +419,9 @@ impl Inner {
             first = u64::from(taken.first) + u64::from(taken.count);
             position = index + 1;
         }
-        if first + u64::from(count) > u64::from(Signal::INDICES) {
-            return Err(ExecuteError::TooManyChunks {
-                arrivals: first + u64::from(count),
-                most: u64::from(Signal::INDICES),
-            });
+        let (arrivals, most) = (first + u64::from(count), u64::from(Signal::INDICES));
+        if arrivals > most {
+            return Err(ExecuteError::TooManyChunks { arrivals, most });
         }
         reserved.insert(position, Reserved { first: first as u32, count, execution });
         Ok(first as u32)

@@ -96,6 +96,16 @@ pub enum ExecuteError {
         /// The route.
         route: RouteKind,
     },
+    /// A sum or a cast on a GPU.
+    #[error(
+        "tensor {tensor:?}: {change} on the way, which happens in the memory of hosts only; do it before or after the transfer, or move the tensor through host memory"
+    )]
+    ChangeOnDevices {
+        /// Tensor.
+        tensor: String,
+        /// What would happen to its elements.
+        change: &'static str,
+    },
     /// Padding on a GPU.
     #[error(
         "tensor {tensor:?}: its destination layout states what padding holds, which is written in the memory of hosts only; leave it out and set the padding once"

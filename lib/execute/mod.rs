@@ -31,6 +31,7 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod sums;
 mod tensors;
 mod turns;
 

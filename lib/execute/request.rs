@@ -254,6 +254,19 @@ impl Reshard {
         }
     }
 
+    /// Finite values that became infinite since the last start, where this rank cast them. An element counts once,
+    /// however many ranks receive it, so the sum over all ranks says how many there are, whatever the route.
+    pub fn saturated(&self) -> u64 {
+        match &self.runner {
+            Runner::Host(reservation) => {
+                let mut engine = reservation.group.engine.lock();
+                engine.execution(reservation.number).map_or(0, |execution| execution.saturated())
+            }
+            // Devices cast nothing.
+            Runner::Device(_) => 0,
+        }
+    }
+
     fn finish(&mut self) {
         self.started = false;
         self.holds.clear();

@@ -9,6 +9,7 @@ mod files;
 mod level;
 pub(crate) mod oracle;
 mod paper;
+mod partial;
 mod proofs;
 pub(crate) mod random;
 mod routes;

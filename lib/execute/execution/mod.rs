@@ -6,6 +6,7 @@ mod copies;
 mod feed;
 mod receive;
 mod send;
+mod sums;
 
 pub(super) use feed::{Feeds, Receiver, Sender};
 
@@ -25,6 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 enum ItemPhase {
     Waiting,
     Granted,
+    /// In its slot, before its turn to be added.
+    Arrived,
     Available,
 }
 
@@ -34,6 +37,8 @@ struct ItemState {
     slot: Option<u32>,
     /// Pushes and slot readers that still need it.
     holds: u32,
+    /// The next term to be added to a sum.
+    next_term: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +82,8 @@ pub(super) struct Execution {
     read_slots: Vec<u32>,
     items_left: usize,
     pushes_left: usize,
+    /// Finite values of this start that this rank made infinite.
+    saturated: u64,
     scratch: RangeScratch,
 }
 
@@ -92,7 +99,7 @@ impl Execution {
             epoch: 0,
             active: false,
             awaits_turn: false,
-            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0 }; items],
+            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, next_term: 0 }; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
@@ -103,6 +110,7 @@ impl Execution {
             read_slots: Vec::with_capacity(items),
             items_left: 0,
             pushes_left: 0,
+            saturated: 0,
             scratch: RangeScratch::default(),
             by_world,
             bound,
@@ -154,6 +162,11 @@ impl Execution {
         ((all - left) as u64, all as u64)
     }
 
+    /// Finite values that became infinite here since the last start.
+    pub(super) fn saturated(&self) -> u64 {
+        self.saturated
+    }
+
     /// Begins a start: everything that is held is available, everyone else may be told.
     pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
         self.epoch = self.epoch.wrapping_add(1).max(1);
@@ -161,11 +174,13 @@ impl Execution {
         self.awaits_turn = false;
         self.items_left = 0;
         self.pushes_left = self.pushes.len();
+        self.saturated = 0;
         for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
             let held = item.incoming == Incoming::Held;
             let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
             state.phase = if held { ItemPhase::Available } else { ItemPhase::Waiting };
             state.slot = None;
+            state.next_term = item.terms.start;
             state.holds = item.pushes.len() as u32 + slot_readers;
             self.items_left += usize::from(!held);
         }
@@ -234,7 +249,10 @@ impl Execution {
         if holds == 0 {
             self.release_slot(item);
         }
-        Ok(())
+        match self.bound.program.items[item as usize].sum {
+            Some(sum) => self.added(sum),
+            None => Ok(()),
+        }
     }
 
     fn release_slot(&mut self, item: u32) {

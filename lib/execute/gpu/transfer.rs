@@ -73,9 +73,11 @@ impl DeviceTransfer {
             mapped: true,
             chunk_bytes: 0,
         };
-        let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
-        let stores = program.items.iter().any(|item| item.storage == Storage::Slot);
-        let program = if stores { Err(ExecuteError::RouteOnDevices { route }) } else { Ok(program) };
+        let program = check_unchanged(plan).and_then(|()| {
+            let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
+            let stores = program.items.iter().any(|item| item.storage == Storage::Slot);
+            if stores { Err(ExecuteError::RouteOnDevices { route }) } else { Ok(program) }
+        });
         let program = program.and_then(|program| check_padding(plan, local).map(|()| program));
         let prepared = program.and_then(|program| prepare(group, places, program, local, deadline));
         let prepared = commit(group, prepared, deadline)?;
@@ -212,6 +214,19 @@ impl DeviceTransfer {
     }
 }
 
+/// Tensors whose elements are added up or cast on the way are refused: the moves of a device copy bytes.
+fn check_unchanged(plan: &Plan) -> Result<(), ExecuteError> {
+    for tensor in plan.manifest().tensors() {
+        let change = match tensor.source.reduction() {
+            Some(_) => "its terms are added up",
+            None if tensor.is_cast() => "its elements are cast",
+            None => continue,
+        };
+        return Err(ExecuteError::ChangeOnDevices { tensor: tensor.name.clone(), change });
+    }
+    Ok(())
+}
+
 /// Padding that a layout asks to be written is refused: the moves of a device have tensors at both ends.
 fn check_padding(plan: &Plan, local: &LocalTensors) -> Result<(), ExecuteError> {
     for (tensor, spec) in plan.manifest().tensors().iter().enumerate() {
@@ -285,4 +300,32 @@ fn exchange(
         invitation.map(|invitation| (peer, invitation)).map_err(|source| unreadable(peer, source))
     };
     prepared.invitations.keys().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
+    use crate::plan::{Manifest, Transform};
+    use std::sync::Arc;
+
+    #[test]
+    fn elements_that_change_are_refused() {
+        let side = |dtype, placement| {
+            let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
+            Arc::new(Layout::new(vec![4], dtype, mesh, vec![placement]).unwrap())
+        };
+        let verdict = |from, placement, to| {
+            let mut manifest = Manifest::new();
+            let (source, destination) = (side(from, placement), side(to, Placement::shard(0)));
+            manifest.push_with("w", source, destination, Transform::Cast).unwrap();
+            check_unchanged(&Plan::compile(Arc::new(manifest), 2).unwrap()).map_err(|error| error.to_string())
+        };
+        let (whole, terms) = (Placement::Replicate, Placement::Partial(Reduction::Sum));
+        assert_eq!(verdict(Dtype::BF16, whole.clone(), Dtype::BF16), Ok(()));
+        let cast = verdict(Dtype::F32, whole, Dtype::BF16).unwrap_err();
+        assert!(cast.starts_with("tensor \"w\": its elements are cast on the way"), "{cast}");
+        let sum = verdict(Dtype::F32, terms, Dtype::F32).unwrap_err();
+        assert!(sum.starts_with("tensor \"w\": its terms are added up on the way"), "{sum}");
+    }
 }
