@@ -2,8 +2,8 @@
 //! Guarantee: an error names the path.
 
 use super::error::BenchError;
+use crate::standard_output;
 use serde::Serialize;
-use std::io::Write;
 use std::path::Path;
 
 /// For programs.
@@ -15,14 +15,10 @@ pub(super) fn write_json(results: &impl Serialize, path: &Path) -> Result<(), Be
 
 /// Any text.
 pub(super) fn write(text: &str, path: &Path) -> Result<(), BenchError> {
-    let written = match path.as_os_str() == "-" {
-        true => std::io::stdout().write_all(text.as_bytes()),
-        false => std::fs::write(path, text),
-    };
-    written.map_err(|source| BenchError::Write { path: path.to_path_buf(), source })
+    standard_output::write(path, text).map_err(|source| BenchError::Write { path: path.to_path_buf(), source })
 }
 
 /// Whether the table may go to standard output.
 pub(super) fn leaves_room_for_a_table(json: Option<&Path>) -> bool {
-    json.is_none_or(|path| path.as_os_str() != "-")
+    json.is_none_or(|path| path.as_os_str() != standard_output::NAME)
 }

@@ -3,10 +3,9 @@
 //! opened and closed.
 
 use super::system::{DeviceFile, Limit, Space, State, System};
-use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::base::env;
 use crossmesh::topology::discover::{self, Tree};
-use crossmesh::topology::interface;
+use crossmesh::topology::{HostFacts, interface};
 use nix::sys::resource::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,15 +62,15 @@ const COUNTERS: [&str; 7] = [
     "hw_counters/out_of_sequence",
 ];
 
-/// All that this process knows, outside of a job.
-pub(super) fn state() -> Result<State, Failure> {
-    let rank = discover::this_rank(false)?;
+/// All that this process knows, outside of a job, beside the `facts` of its host.
+pub(super) fn state(facts: HostFacts) -> Result<State, env::EnvError> {
     Ok(State {
         rank: None,
         ranks: 1,
-        host_token: rank.host_token,
+        ranks_here: 0,
+        host_token: discover::this_rank(false)?.host_token,
         gpu: None,
-        facts: discover::this_host().map_err(|error| Failure::new(BAD_INPUT, error))?,
+        facts,
         system: system(Path::new("/")),
     })
 }

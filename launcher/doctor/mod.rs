@@ -8,6 +8,8 @@ mod checks;
 mod collect;
 mod error;
 mod finding;
+mod gpu_links;
+mod outliers;
 mod pairs;
 mod recorded;
 mod report;
@@ -18,9 +20,11 @@ mod tests;
 use crate::failure::{BAD_INPUT, Failure};
 use crate::standard_output;
 use crossmesh::base::{Rank, env};
+use crossmesh::bootstrap;
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
+use crossmesh::topology::discover;
 use error::DoctorError;
-use report::Report;
+use report::{Report, Tried};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use system::State;
@@ -40,29 +44,26 @@ pub(crate) struct Arguments {
     /// Record the states of all ranks in this folder, for --fixture and for reports of faults
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
+    /// Test the links between GPUs, also where results are kept since the host started
+    #[arg(long)]
+    fresh: bool,
 }
 
 /// Runs the doctor on this machine or this rank.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(folder) = &arguments.fixture {
-        let (states, pairs) = recorded::read(folder).map_err(failed)?;
-        return publish(&Report::of(&states, pairs), arguments);
+        let (states, tried) = recorded::read(folder).map_err(failed)?;
+        return publish(&Report::of(&states, tried), arguments);
     }
-    let state = collect::state()?;
-    if env::text(env::SIZE).is_none() && !in_mpi_job() {
-        if let Some(folder) = &arguments.record {
-            recorded::write(folder, std::slice::from_ref(&state), &[]).map_err(failed)?;
-        }
-        return publish(&Report::of(&[state], None), arguments);
+    if bootstrap::has_starter() {
+        return in_job(arguments);
     }
-    in_job(state, arguments)
-}
-
-/// Whether a starter made this process one of several ranks.
-fn in_mpi_job() -> bool {
-    ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]
-        .iter()
-        .any(|name| std::env::var(name).is_ok_and(|size| size != "1"))
+    let facts = discover::this_host().map_err(|error| Failure::new(BAD_INPUT, error))?;
+    let state = collect::state(facts)?;
+    if let Some(folder) = &arguments.record {
+        recorded::write(folder, std::slice::from_ref(&state), &Tried::default()).map_err(failed)?;
+    }
+    publish(&Report::of(&[state], Tried::default()), arguments)
 }
 
 fn failed(error: DoctorError) -> Failure {
@@ -71,10 +72,10 @@ fn failed(error: DoctorError) -> Failure {
 }
 
 /// Brings the job together; rank 0 reports and ends with the exit code of what was found.
-fn in_job(state: State, arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn in_job(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = WorldOptions::from_environment().map_err(|error| Failure::new(BAD_INPUT, error))?;
     let world = Communicator::world(&options).map_err(|error| Failure::new(FAILED, error))?;
-    match examine(&world, state, arguments) {
+    match examine(&world, arguments) {
         Ok(code) => {
             let deadline = Communicator::default_deadline().map_err(|error| failed(error.into()))?;
             world.finalize(deadline).map_err(|error| Failure::new(FAILED, error))?;
@@ -88,30 +89,40 @@ fn in_job(state: State, arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn examine(world: &Communicator, mut state: State, arguments: &Arguments) -> Result<u8, DoctorError> {
-    state.rank = Some(world.rank().0);
-    state.ranks = world.size() as u32;
-    state.gpu = world.topology().gpu(world.rank()).map(|gpu| gpu.to_string());
-    world.barrier(Communicator::default_deadline()?)?;
-    state.system.clock = collect::clock();
-    let encoded = serde_json::to_vec(&state).map_err(DoctorError::Encode)?;
-    let all = world.allgather(&encoded, Communicator::default_deadline()?)?;
-    let states: Result<Vec<State>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
-    let states = states.map_err(DoctorError::Encode)?;
+fn examine(world: &Communicator, arguments: &Arguments) -> Result<u8, DoctorError> {
+    let states = states(world)?;
     let pairs = pairs::probe(world, |round, rounds| {
         if world.rank() == Rank(0) && rounds > 1 {
             log::info!("pairs: round {round} of {rounds}");
         }
     })?;
-    let report = Report::of(&states, Some(pairs.clone()));
-    let mut told = Ok(());
-    if world.rank() == Rank(0) {
-        told = arguments.record.as_ref().map_or(Ok(()), |folder| recorded::write(folder, &states, &pairs));
-        told = told.and_then(|()| write(&report, arguments));
-    }
-    told?;
+    let tried = Tried { pairs, gpu_links: gpu_links::probe(world, &states, arguments.fresh)? };
     // One rank tells: a job whose other ranks end well is not said to have failed on each of them.
-    Ok(if world.rank() == Rank(0) { report.exit_code() } else { 0 })
+    if world.rank() != Rank(0) {
+        return Ok(0);
+    }
+    if let Some(folder) = &arguments.record {
+        recorded::write(folder, &states, &tried)?;
+    }
+    let report = Report::of(&states, tried);
+    write(&report, arguments)?;
+    Ok(report.exit_code())
+}
+
+/// States of all ranks; their clocks were read at the same time.
+fn states(world: &Communicator) -> Result<Vec<State>, DoctorError> {
+    let (topology, rank) = (world.topology(), world.rank());
+    let here = (0..world.size() as u32).filter(|&other| topology.node(Rank(other)) == topology.node(rank));
+    let mut state = collect::state(world.host().clone())?;
+    state.rank = Some(rank.0);
+    state.ranks = world.size() as u32;
+    state.ranks_here = here.count() as u32;
+    state.gpu = topology.gpu(rank).map(|gpu| gpu.to_string());
+    world.barrier(Communicator::default_deadline()?)?;
+    state.system.clock = collect::clock();
+    let encoded = serde_json::to_vec(&state).map_err(DoctorError::Encode)?;
+    let all = world.allgather(&encoded, Communicator::default_deadline()?)?;
+    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(DoctorError::Encode)).collect()
 }
 
 fn publish(report: &Report, arguments: &Arguments) -> Result<ExitCode, Failure> {

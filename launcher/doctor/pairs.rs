@@ -3,12 +3,12 @@
 
 use super::error::DoctorError;
 use super::finding::{Finding, Severity};
+use super::outliers;
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, Reshard, ReshardOptions, Side};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement, View};
 use crossmesh::plan::Manifest;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,8 +16,6 @@ use std::time::Instant;
 const BYTES: u64 = 8 << 20;
 /// The best of so many transfers counts.
 const REPEATS: u32 = 5;
-/// A pair below this share of the median of its kind is slow.
-const SLOW: f64 = 0.8;
 /// Up to so many ranks every pair is tried; of more, each rank tries those at distances of powers of two.
 const ALL_PAIRS: u32 = 16;
 
@@ -171,17 +169,9 @@ fn deadline() -> Result<Deadline, DoctorError> {
 /// link.
 fn slow(pairs: &[Pair]) -> Vec<(usize, f64)> {
     let working = || pairs.iter().enumerate().filter(|(_, pair)| pair.error.is_none());
-    let mut rates: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (_, pair) in working() {
-        rates.entry(&pair.link).or_default().push(pair.slower());
-    }
-    let median = |(link, mut rates): (_, Vec<f64>)| {
-        rates.sort_by(f64::total_cmp);
-        (link, rates[rates.len() / 2])
-    };
-    let medians: BTreeMap<&str, f64> = rates.into_iter().map(median).collect();
-    let beside = working().map(|(number, pair)| (number, pair.slower(), medians[pair.link.as_str()]));
-    beside.filter(|(_, rate, median)| *rate < SLOW * median).map(|(number, _, median)| (number, median)).collect()
+    let rates: Vec<(&str, f64)> = working().map(|(_, pair)| (pair.link.as_str(), pair.slower())).collect();
+    let numbers: Vec<usize> = working().map(|(number, _)| number).collect();
+    outliers::low(&rates).into_iter().map(|(place, median)| (numbers[place], median)).collect()
 }
 
 /// What is wrong with which pairs; `name` says who a rank is.
@@ -202,7 +192,7 @@ pub(super) fn findings(pairs: &[Pair], name: impl Fn(u32) -> String) -> Vec<Find
         Finding::new("pair-bandwidth", Severity::Warning, what, place(pair))
             .seen(
                 format!("{:.2} GB/s and {:.2} GB/s back", pair.gb_per_s[0], pair.gb_per_s[1]),
-                format!("{:.2} GB/s, {SLOW} of the median", SLOW * median),
+                format!("{:.2} GB/s, {} of the median", outliers::LOW * median, outliers::LOW),
             )
             .cure("crossmesh run --host HOST,HOST -n 2 -- crossmesh bench p2p measures the two alone; compare ethtool or ibstat of both hosts")
     });

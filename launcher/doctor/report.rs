@@ -1,13 +1,25 @@
-//! What the doctor says. In: states, outcomes, pairs. Out: a text for people, JSON, the exit code. Guarantee: checks that
-//! did not run are listed with the reason.
+//! What the doctor says. In: states, outcomes, what ranks tried. Out: a text for people, JSON, the exit code. Guarantee:
+//! checks that did not run are listed with the reason.
 
 use super::checks::{JOB, LOCAL, job};
 use super::finding::{Finding, Outcome, Severity, merge};
+use super::gpu_links::{self, GpuLinks};
+use super::outliers;
 use super::pairs::{self, Pair};
 use super::system::State;
+use crossmesh::topology::cluster::PathKind;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+
+/// What the ranks of a job tried together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Tried {
+    /// Pairs of ranks that moved bytes.
+    pub(crate) pairs: Vec<Pair>,
+    /// Pairs of GPUs that wrote to each other.
+    pub(crate) gpu_links: GpuLinks,
+}
 
 /// Everything that was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -23,11 +35,16 @@ pub(crate) struct Report {
     pub(crate) not_run: BTreeMap<&'static str, String>,
     /// Pairs of ranks that moved bytes.
     pub(crate) pairs: Vec<Pair>,
+    /// Pairs of GPUs that wrote to each other.
+    pub(crate) gpu_links: GpuLinks,
+    /// Kinds of paths between these with the rates in GB/s.
+    #[serde(skip)]
+    gpu_rates: Vec<(String, f64)>,
 }
 
 impl Report {
-    /// Runs all checks over `states`, in rank order; `pairs` is absent where bytes were not moved.
-    pub(crate) fn of(states: &[State], pairs: Option<Vec<Pair>>) -> Self {
+    /// Runs all checks over `states`, in rank order, and judges what they tried together.
+    pub(crate) fn of(states: &[State], tried: Tried) -> Self {
         let in_job = states.iter().any(|state| state.rank.is_some());
         let mut report = Self {
             crossmesh: crossmesh::BUILD,
@@ -37,6 +54,8 @@ impl Report {
             passed: Vec::new(),
             not_run: BTreeMap::new(),
             pairs: Vec::new(),
+            gpu_links: GpuLinks::default(),
+            gpu_rates: Vec::new(),
         };
         for check in LOCAL {
             report.add(check.id, states.iter().map(check.run).collect());
@@ -45,7 +64,7 @@ impl Report {
             let outcome = if in_job { (check.run)(states) } else { Outcome::NotRun(OUTSIDE.into()) };
             report.add(check.id, vec![outcome]);
         }
-        report.add_pairs(states, pairs);
+        report.add_tried(states, tried, in_job);
         report.findings = merge(std::mem::take(&mut report.findings));
         report
     }
@@ -72,20 +91,31 @@ impl Report {
         }
     }
 
-    fn add_pairs(&mut self, states: &[State], pairs: Option<Vec<Pair>>) {
-        const IDS: [&str; 2] = ["pair-failure", "pair-bandwidth"];
-        let Some(pairs) = pairs.filter(|pairs| !pairs.is_empty()) else {
-            self.not_run.extend(IDS.map(|id| (id, OUTSIDE.into())));
-            return;
-        };
+    fn add_tried(&mut self, states: &[State], tried: Tried, in_job: bool) {
         let name = |rank: u32| match states.iter().find(|state| state.rank == Some(rank)) {
             Some(state) => state.whom(),
             None => format!("rank {rank}"),
         };
-        let findings = pairs::findings(&pairs, name);
-        self.passed.extend(IDS.iter().filter(|id| findings.iter().all(|finding| finding.id != **id)));
+        let reason = |absent: bool, why: &str| absent.then(|| if in_job { why.into() } else { OUTSIDE.into() });
+        let findings = pairs::findings(&tried.pairs, name);
+        self.add_pairs(["pair-failure", "pair-bandwidth"], findings, reason(tried.pairs.is_empty(), "one rank"));
+        let findings = gpu_links::findings(&tried.gpu_links, states, name);
+        let absent = reason(tried.gpu_links.is_empty(), "no two GPUs of a host in the job");
+        self.add_pairs(["gpu-link-failure", "gpu-link-bandwidth"], findings, absent);
+        let kind = |kind: Option<_>| kind.map_or("an unknown path".into(), |kind: PathKind| kind.to_string());
+        let rates = gpu_links::rates(&tried.gpu_links.links, states);
+        self.gpu_rates = rates.into_iter().map(|(path, rate)| (kind(path), rate)).collect();
+        (self.pairs, self.gpu_links) = (tried.pairs, tried.gpu_links);
+    }
+
+    /// Checks that were made together; `absent` says why they were not.
+    fn add_pairs(&mut self, ids: [&'static str; 2], findings: Vec<Finding>, absent: Option<String>) {
+        if let Some(why) = absent {
+            self.not_run.extend(ids.map(|id| (id, why.clone())));
+            return;
+        }
+        self.passed.extend(ids.iter().filter(|id| findings.iter().all(|finding| finding.id != **id)));
         self.findings.extend(findings);
-        self.pairs = pairs;
     }
 
     /// 0 when all is well or there are notes only, 1 with warnings, 2 with failures.
@@ -140,23 +170,26 @@ impl Report {
         text
     }
 
-    /// The rates, as a triangle while it can be read, else least, median and most.
+    /// Least, median and most of the rates of each kind.
     fn pair_table(&self, text: &mut String) {
         for link in ["mapped", "tcp"] {
-            let mut rates: Vec<f64> = self
-                .pairs
-                .iter()
-                .filter(|pair| pair.link == link && pair.error.is_none())
-                .flat_map(|pair| pair.gb_per_s)
-                .collect();
-            rates.sort_by(f64::total_cmp);
-            let (Some(least), Some(most)) = (rates.first(), rates.last()) else { continue };
-            let median = rates[rates.len() / 2];
-            let _ = writeln!(
-                text,
-                "\n{} pairs over {link}, GB/s each way: {median:.2} (least {least:.2}, most {most:.2})",
-                rates.len() / 2
-            );
+            let working = self.pairs.iter().filter(|pair| pair.link == link && pair.error.is_none());
+            let rates: Vec<f64> = working.flat_map(|pair| pair.gb_per_s).collect();
+            let pairs = rates.len() / 2;
+            if let Some([least, median, most]) = outliers::spread(rates) {
+                let rates = format!("{median:.2} (least {least:.2}, most {most:.2})");
+                let _ = writeln!(text, "\n{pairs} pairs over {link}, GB/s each way: {rates}");
+            }
+        }
+        let kinds: BTreeSet<&String> = self.gpu_rates.iter().map(|(kind, _)| kind).collect();
+        for kind in kinds {
+            let own = self.gpu_rates.iter().filter(|(other, _)| other == kind);
+            let rates: Vec<f64> = own.map(|(_, rate)| *rate).collect();
+            let links = rates.len();
+            if let Some([least, median, most]) = outliers::spread(rates) {
+                let rates = format!("{median:.1} (least {least:.1}, most {most:.1})");
+                let _ = writeln!(text, "\n{links} links of GPUs by {kind}, GB/s by copy engine: {rates}");
+            }
         }
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct State {
     pub(crate) rank: Option<u32>,
     /// Number of ranks of the job, 1 outside.
     pub(crate) ranks: u32,
+    /// Number of ranks on this host, 0 outside.
+    pub(crate) ranks_here: u32,
     /// Equal exactly for ranks that share a kernel and its IPC namespaces.
     pub(crate) host_token: String,
     /// PCI address of the rank's GPU.

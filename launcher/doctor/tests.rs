@@ -2,9 +2,13 @@
 
 use super::checks::{JOB, LOCAL};
 use super::finding::Severity;
-use super::report::Report;
+use super::gpu_links::GpuLinks;
+use super::pairs::Pair;
+use super::recorded;
+use super::report::{Report, Tried};
 use super::system::{DeviceFile, Limit, Space, State, System};
-use super::{pairs::Pair, recorded};
+use crossmesh::base::Rank;
+use crossmesh::comm::{LinkFacts, LinkVerdict};
 use crossmesh::topology::CpuSet;
 use crossmesh::topology::facts::{
     Fabric, FabricState, Gid, Gpu, HostFacts, Interface, LinkLayer, Nic, NumaNode, PortState,
@@ -59,6 +63,7 @@ fn healthy(rank: u32, host: &str) -> State {
     State {
         rank: Some(rank),
         ranks: 4,
+        ranks_here: 2,
         host_token: format!("token of {host}"),
         gpu: Some("0000:01:00.0".into()),
         facts,
@@ -90,22 +95,36 @@ fn pair(ranks: [u32; 2], rate: f64) -> Pair {
     Pair { ranks, link: "tcp".into(), gb_per_s: [rate; 2], error: None }
 }
 
+fn link(from: u32, to: u32, verdict: LinkVerdict) -> LinkFacts {
+    LinkFacts { from: Rank(from), to: Rank(to), verdict }
+}
+
+/// What ranks tried; links of GPUs by their rates in GB/s.
+fn tried(pairs: Vec<Pair>, rates: &[(u32, u32, u64)]) -> Tried {
+    let good = |&(from, to, rate)| link(from, to, LinkVerdict::Good { rate: rate * 1_000_000_000 });
+    Tried { pairs, gpu_links: GpuLinks { links: rates.iter().map(good).collect(), unusable: Vec::new() } }
+}
+
+fn ids(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| finding.id).collect()
+}
+
 #[test]
 fn a_healthy_job_has_no_findings_and_runs_every_check() {
-    let report = Report::of(&job(), Some(vec![pair([0, 1], 2.0)]));
+    let report = Report::of(&job(), tried(vec![pair([0, 1], 2.0)], &[(0, 1, 390), (1, 0, 391)]));
     assert_eq!(report.findings, []);
     assert!(report.not_run.is_empty(), "{:?}", report.not_run);
-    assert_eq!(report.passed.len(), LOCAL.len() + JOB.len() + 2);
+    assert_eq!(report.passed.len(), LOCAL.len() + JOB.len() + 4);
     assert_eq!((report.exit_code(), report.hosts, report.ranks), (0, 3, 4));
 }
 
 #[test]
 fn a_bare_machine_says_what_it_could_not_look_at() {
-    let report = Report::of(&[State { ranks: 1, ..State::default() }], None);
+    let report = Report::of(&[State { ranks: 1, ..State::default() }], Tried::default());
     assert!(report.findings.iter().all(|finding| finding.severity == Severity::Note), "{:?}", report.findings);
-    assert_eq!(report.findings.iter().map(|finding| finding.id).collect::<Vec<_>>(), ["uverbs", "driver"]);
+    assert_eq!(ids(&report), ["uverbs", "driver"]);
     assert_eq!(report.exit_code(), 0);
-    for id in ["port-state", "nvlink", "clique", "pair-bandwidth", "gpu-direct"] {
+    for id in ["port-state", "nvlink", "clique", "pair-bandwidth", "gpu-link-failure", "gpu-direct"] {
         assert!(report.not_run.contains_key(id), "{id}");
     }
     assert!(report.text().contains("needs a job: crossmesh run -n N -- crossmesh doctor"), "{}", report.text());
@@ -155,12 +174,15 @@ const CASES: &[Case] = &[
         state.system.libraries.insert("libnvrtc.so".into(), None);
     }),
     ("gpu-visibility", Severity::Failure, |state| {
-        state.facts.limits.hidden_gpus = vec!["0000:03:00.0".parse().unwrap()];
+        // The rank sees its own alone.
+        state.facts.gpus.truncate(1);
+        state.facts.limits.hidden_gpus = vec!["0000:02:00.0".parse().unwrap()];
     }),
     ("gpu-visibility", Severity::Warning, |state| {
         state.facts.limits.cuda_visible_devices = Some("3".into());
     }),
     ("nvlink", Severity::Failure, |state| state.facts.gpus[1].nvlinks.clear()),
+    ("nvlink", Severity::Note, |state| state.facts.gpus[1].mig = true),
     ("nvlink", Severity::Failure, |state| {
         for gpu in &mut state.facts.gpus {
             gpu.nvlinks[0].links = 17;
@@ -195,6 +217,8 @@ const JOB_CASES: &[Case] = &[
     ("interface", Severity::Warning, |state| state.system.addresses = vec!["192.168.1.4".into()]),
     ("host-identity", Severity::Warning, |state| state.facts.host = "node1".into()),
     ("nic-set", Severity::Warning, |state| state.facts.nics.truncate(1)),
+    ("host-parts", Severity::Warning, |state| state.facts.gpus.truncate(1)),
+    ("host-parts", Severity::Warning, |state| state.facts.numa_nodes[0].cpus = CpuSet::range(0, 3)),
     ("clique", Severity::Warning, |state| {
         for gpu in &mut state.facts.gpus {
             gpu.fabric.as_mut().unwrap().clique = 2;
@@ -213,18 +237,21 @@ fn every_fault_gives_its_finding_and_no_other() {
         for (number, (id, severity, break_it)) in cases.iter().enumerate() {
             let mut states = job();
             states[first..].iter_mut().for_each(break_it);
-            let report = Report::of(&states, None);
+            let report = Report::of(&states, Tried::default());
             let told: Vec<_> = report.findings.iter().map(|finding| (finding.id, finding.severity)).collect();
             assert_eq!(told, [(*id, *severity)], "case {number} of {id}");
             let finding = &report.findings[0];
             for text in [&finding.what, &finding.value, &finding.limit, &finding.remedy] {
                 assert!(!text.is_empty(), "{finding:?}");
             }
-            assert_eq!(report.exit_code(), if *severity == Severity::Failure { 2 } else { 1 });
+            assert_eq!(report.exit_code(), [0, 1, 2][*severity as usize]);
             assert!(report.text().contains(&finding.remedy));
         }
     }
 }
+
+/// What several ranks find out together.
+const TOGETHER: [&str; 4] = ["pair-failure", "pair-bandwidth", "gpu-link-failure", "gpu-link-bandwidth"];
 
 #[test]
 fn every_check_has_a_fault_and_a_page() {
@@ -233,7 +260,7 @@ fn every_check_has_a_fault_and_a_page() {
     assert_eq!(checks, broken);
     let page = include_str!("../../docs/doctor.md");
     let headings: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
-    let expected: BTreeSet<&str> = checks.into_iter().chain(["pair-failure", "pair-bandwidth"]).collect();
+    let expected: BTreeSet<&str> = checks.into_iter().chain(TOGETHER).collect();
     assert_eq!(headings, expected);
 }
 
@@ -243,13 +270,59 @@ fn recorded_states_give_the_same_findings() {
     states[2].system.stack = Limit::Unlimited;
     states[3].facts.nics[0].state = PortState::Down;
     let pairs = vec![pair([0, 1], 2.0), pair([0, 2], 2.0), pair([1, 2], 1.0)];
+    let mut tried = tried(pairs, &[(0, 1, 390), (1, 0, 300)]);
+    tried.gpu_links.unusable.push((3, "no driver".into()));
     let folder = tempfile::tempdir().unwrap();
-    recorded::write(folder.path(), &states, &pairs).unwrap();
+    recorded::write(folder.path(), &states, &tried).unwrap();
     let (read, told) = recorded::read(folder.path()).unwrap();
-    let (first, second) = (Report::of(&states, Some(pairs)), Report::of(&read, told));
+    let (first, second) = (Report::of(&states, tried), Report::of(&read, told));
     assert_eq!(first, second);
-    let ids: Vec<&str> = first.findings.iter().map(|finding| finding.id).collect();
-    assert_eq!(ids, ["stack", "port-state", "nic-set", "pair-bandwidth"]);
+    let expected = ["gpu-link-failure", "stack", "port-state", "nic-set", "pair-bandwidth", "gpu-link-bandwidth"];
+    assert_eq!(ids(&first), expected);
+}
+
+#[test]
+fn links_between_gpus_are_judged_by_what_they_are() {
+    // Ranks 0 and 1 sit on the two GPUs of node1, 2 and 3 on those of a host whose GPUs have no NVLink.
+    let mut states = vec![healthy(0, "node1"), healthy(1, "node1"), healthy(2, "node2"), healthy(3, "node2")];
+    for (state, gpu) in states.iter_mut().zip([0, 1, 0, 1]) {
+        state.gpu = Some(state.facts.gpus[gpu].pci.to_string());
+        if state.facts.host == "node2" {
+            state.facts.gpus.iter_mut().for_each(|gpu| gpu.nvlinks.clear());
+        }
+    }
+    // Slow and by PCI is as it should be.
+    let rates = [(0, 1, 390), (1, 0, 391), (2, 3, 25), (3, 2, 24)];
+    let report = Report::of(&states, tried(Vec::new(), &rates));
+    assert!(report.passed.contains(&"gpu-link-failure") && report.passed.contains(&"gpu-link-bandwidth"));
+    let text = report.text();
+    assert!(text.contains("2 links of GPUs by NV18, GB/s by copy engine: 391.0 (least 390.0, most 391.0)"), "{text}");
+    assert!(text.contains("2 links of GPUs by SYS, GB/s by copy engine: 25.0"), "{text}");
+    let mut bad = tried(Vec::new(), &[(0, 1, 390), (1, 0, 200)]);
+    bad.gpu_links.links.push(link(2, 3, LinkVerdict::Broken { wrong: 7 }));
+    bad.gpu_links.links.push(link(3, 2, LinkVerdict::Failed { why: "gave up".into() }));
+    let report = Report::of(&states, bad);
+    let own: Vec<_> = report.findings.iter().filter(|finding| finding.id.starts_with("gpu-link")).collect();
+    let told: Vec<_> = own.iter().map(|finding| (finding.id, finding.value.as_str())).collect();
+    let expected = [
+        ("gpu-link-failure", "7 words were wrong when their flag had come"),
+        ("gpu-link-failure", "gave up"),
+        ("gpu-link-bandwidth", "200.0 GB/s"),
+    ];
+    assert_eq!(told, expected);
+    let place = "GPU 0000:01:00.0 of rank 2 on node2 to GPU 0000:02:00.0 of rank 3 on node2";
+    assert_eq!(own[0].place, [place]);
+    assert!(own[2].what.ends_with("by NV18") && own[2].limit == "312.0 GB/s, 0.8 of the median", "{:?}", own[2]);
+    assert_eq!(report.exit_code(), 2);
+}
+
+#[test]
+fn hidden_gpus_outside_of_a_job_are_a_note() {
+    let mut state = State { rank: None, ranks: 1, ranks_here: 0, gpu: None, ..healthy(0, "node1") };
+    state.facts.limits.cuda_visible_devices = Some("0".into());
+    let report = Report::of(&[state], Tried::default());
+    let told: Vec<_> = report.findings.iter().map(|finding| (finding.id, finding.severity)).collect();
+    assert_eq!(told, [("gpu-visibility", Severity::Note)]);
 }
 
 #[test]
@@ -271,7 +344,7 @@ fn absent_records_are_no_fault() {
     let gpu = Gpu { nvlinks: Vec::new(), fabric: None, ..state.facts.gpus[0].clone() };
     state.facts.gpus = vec![gpu];
     state.facts.numa_nodes = vec![NumaNode { index: 5, ..NumaNode::default() }];
-    let report = Report::of(&[state], None);
+    let report = Report::of(&[state], Tried::default());
     assert!(report.not_run.contains_key("nvlink") && report.not_run.contains_key("imex"), "{:?}", report.not_run);
-    assert_eq!(report.findings.iter().map(|finding| finding.id).collect::<Vec<_>>(), [] as [&str; 0]);
+    assert_eq!(ids(&report), [] as [&str; 0]);
 }

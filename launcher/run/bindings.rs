@@ -5,7 +5,7 @@
 
 use super::plan::JobPlan;
 use super::starter::Bind;
-use crossmesh::topology::{Binding, ClusterOptions, binding, cluster, discover};
+use crossmesh::topology::{Binding, ClusterOptions, binding, discover};
 
 /// Where number `local` of the `ranks` ranks on this kernel is to run; `None` for wherever the starter put it.
 pub(crate) fn find(bind: Bind, local: u32, ranks: u32) -> Option<Binding> {
@@ -23,9 +23,6 @@ pub(crate) fn find(bind: Bind, local: u32, ranks: u32) -> Option<Binding> {
             return None;
         }
     };
-    if let Some(message) = cluster::hidden_peers(&facts, ranks as usize) {
-        log::warn!("{message}");
-    }
     choose(&facts, ranks.max(1) as usize, &options).into_iter().nth(local as usize).filter(|own| !own.cpus.is_empty())
 }
 

@@ -3,7 +3,6 @@
 
 use crate::failure::{BAD_INPUT, Failure};
 use crossmesh::comm::CommError;
-use crossmesh::topology::discover::DiscoverError;
 use crossmesh::topology::{FileError, SyntheticError};
 use std::io;
 use std::path::PathBuf;
@@ -24,8 +23,6 @@ pub(super) enum TopoError {
     #[error("facts of rank {rank} cannot be read; are all ranks of one crossmesh version?")]
     Facts { rank: usize, source: serde_json::Error },
     #[error(transparent)]
-    Discover(#[from] DiscoverError),
-    #[error(transparent)]
     Comm(#[from] CommError),
 }
 
@@ -33,7 +30,10 @@ impl From<TopoError> for Failure {
     fn from(error: TopoError) -> Self {
         let bad_input = matches!(
             error,
-            TopoError::Read { .. } | TopoError::File { .. } | TopoError::From { .. } | TopoError::Discover(_)
+            TopoError::Read { .. }
+                | TopoError::File { .. }
+                | TopoError::From { .. }
+                | TopoError::Comm(CommError::Discover(_))
         );
         Failure::new(if bad_input { BAD_INPUT } else { 1 }, error)
     }

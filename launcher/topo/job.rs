@@ -4,7 +4,7 @@
 use super::error::TopoError;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Communicator, WorldOptions};
-use crossmesh::topology::{HostFacts, discover};
+use crossmesh::topology::HostFacts;
 
 /// Facts of all hosts in rank order on rank 0, `None` on other ranks.
 pub(super) fn hosts() -> Result<Option<Vec<HostFacts>>, TopoError> {
@@ -29,6 +29,5 @@ fn facts(world: &Communicator) -> Result<Vec<u8>, TopoError> {
     if !is_first {
         return Ok(Vec::new());
     }
-    let facts = discover::this_host()?;
-    serde_json::to_vec(&facts).map_err(|source| TopoError::Facts { rank: rank.index(), source })
+    serde_json::to_vec(world.host()).map_err(|source| TopoError::Facts { rank: rank.index(), source })
 }

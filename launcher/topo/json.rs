@@ -64,8 +64,8 @@ pub(super) fn render(cluster: &Cluster) -> Result<String, TopoError> {
             .map(|domain| Domain { key: super::tree::key(&domain.key), gpus: domain.gpus.len() })
             .collect(),
         nodes: cluster.nodes.iter().map(node).collect(),
-        differences: cluster.differences(),
-        remarks: cluster.remarks(),
+        differences: super::tree::lines(cluster.differences()),
+        remarks: super::tree::lines(cluster.remarks()),
     };
     file::to_json_with(&facts, "hierarchy", &hierarchy).map_err(|source| TopoError::Json { source })
 }

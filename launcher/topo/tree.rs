@@ -66,13 +66,18 @@ pub(super) fn key(key: &DomainKey) -> String {
 /// Remarks and differences, where there are any.
 pub(super) fn tail(cluster: &Cluster) -> String {
     let mut text = String::new();
-    for (title, lines) in [("remarks", cluster.remarks()), ("nodes differ", cluster.differences())] {
+    for (title, lines) in [("remarks", lines(cluster.remarks())), ("nodes differ", lines(cluster.differences()))] {
         if !lines.is_empty() {
             let _ = write!(text, "\n{title}:\n");
             lines.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
         }
     }
     text
+}
+
+/// Each in a line.
+pub(super) fn lines<T: ToString>(values: Vec<T>) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
 /// Nodes whose `body` is the same, in order of first appearance.

@@ -37,7 +37,7 @@ pub use control::Control;
 pub use error::{Absentees, BootstrapError};
 pub use handshake::{HandshakeError, Party, Refusal};
 pub use key::JobKey;
-pub use select::from_environment;
+pub use select::{from_environment, has_starter};
 pub use solo::Solo;
 pub use tcp::{Rendezvous, TcpBootstrap};
 pub use unique_id::UniqueId;

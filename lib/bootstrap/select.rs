@@ -7,7 +7,7 @@ use super::Bootstrap;
 use super::error::BootstrapError;
 use super::mpi::{MpiBootstrap, find, places};
 use super::solo::Solo;
-use super::starter::{Choice, Means, Mode, Seen, choose};
+use super::starter::{Choice, Means, Mode, Seen, Starter, choose};
 use super::tcp::TcpBootstrap;
 use super::unique_id::UniqueId;
 use crate::base::{Deadline, env};
@@ -20,7 +20,7 @@ pub fn from_environment(deadline: Deadline) -> Result<Box<dyn Bootstrap>, Bootst
     let mode = env::value::<Mode>(env::BOOTSTRAP)?.unwrap_or_default();
     check_number(env::RANK)?;
     check_number(env::SIZE)?;
-    let seen = Seen::look(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let seen = Seen::look(variable);
     let id = take_unique_id();
     let adapter = seen.starter.mpi().map(places);
     let means = Means {
@@ -38,6 +38,15 @@ pub fn from_environment(deadline: Deadline) -> Result<Box<dyn Bootstrap>, Bootst
         }
         Choice::Solo => Ok(Box::new(Solo)),
     }
+}
+
+/// Whether a starter made this process a rank of a job.
+pub fn has_starter() -> bool {
+    Seen::look(variable).starter != Starter::Nobody
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn check_number(variable: env::Variable) -> Result<(), BootstrapError> {

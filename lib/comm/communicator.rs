@@ -7,7 +7,7 @@ use crate::bootstrap::Cause;
 use crate::execute::{Group, LinkFacts, test_links};
 use crate::plan::Manifest;
 use crate::route::SavedPlan;
-use crate::topology::Topology;
+use crate::topology::{HostFacts, Topology};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +50,11 @@ impl Communicator {
     /// Where the ranks are.
     pub fn topology(&self) -> &Topology {
         &self.group.topology
+    }
+
+    /// What this rank knows of its host, as it was when the job came together.
+    pub fn host(&self) -> &HostFacts {
+        &self.world.host
     }
 
     /// Deadline of calls that are given none: `CROSSMESH_TIMEOUT` from now.

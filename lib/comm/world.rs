@@ -6,7 +6,7 @@ use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::{self, Bootstrap, Control, HandshakeError, Party};
 use crate::execute::{DEFAULT_STAGING, Engine, Group, LinkNumbers, Mapped, Peering, StagingBudget};
 use crate::memory::{Bell, PeerSegments, ProcessMemory, SegmentId, SegmentServer};
-use crate::topology::{ClusterOptions, RankFacts, Seat, Topology, cluster, discover, interface};
+use crate::topology::{ClusterOptions, HostFacts, RankFacts, Seat, Topology, cluster, discover, interface};
 use crate::transport::{Authenticate, AuthenticateError, MessageLink, ShmLink, ShmOptions, TcpLink, TcpOptions};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::net::{IpAddr, TcpStream};
@@ -70,6 +70,7 @@ struct Statement {
 /// What a job holds for its life.
 pub(super) struct World {
     pub(super) control: Arc<Control>,
+    pub(super) host: HostFacts,
     bootstrap: Mutex<Option<Box<dyn Bootstrap>>>,
     /// Read by peers that probe whether they may.
     _probe: Box<AtomicU64>,
@@ -142,7 +143,8 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
     let statements: Vec<Statement> = gather(&control, &members, &statement, deadline)?;
     let facts: Vec<RankFacts> = statements.iter().map(|statement| statement.facts.clone()).collect();
     let topology = Topology::from_facts(&facts)?;
-    let seat = seat(rank, &topology, &facts)?;
+    let host = discover::this_host()?;
+    let seat = seat(rank, &topology, &facts, &host)?;
     let (peering, seats) = peering(&control, &members, statements, &topology, seat, deadline)?;
     let topology = Arc::new(topology.with_seats(seats));
     let engine = Engine::new(links, control.clone(), discover::host_name(), bell)?;
@@ -161,7 +163,7 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
         mapped: env::value::<Mapped>(env::MAPPED)?.unwrap_or_default(),
         links: LinkNumbers { network: NETWORK, local: LOCAL },
     };
-    Ok((World { control, bootstrap: Mutex::new(Some(bootstrap)), _probe: probe }, group))
+    Ok((World { control, host, bootstrap: Mutex::new(Some(bootstrap)), _probe: probe }, group))
 }
 
 /// The message links, in the order of [`LinkNumbers`].
@@ -181,15 +183,14 @@ fn links(
 }
 
 /// The GPU and the NICs of this rank, and a word of warning when its peers are hidden from it.
-fn seat(rank: Rank, topology: &Topology, facts: &[RankFacts]) -> Result<Seat, CommError> {
-    let host = discover::this_host()?;
+fn seat(rank: Rank, topology: &Topology, facts: &[RankFacts], host: &HostFacts) -> Result<Seat, CommError> {
     let node = topology.node(rank);
     let here: Vec<u32> = (0..topology.size() as u32).filter(|&other| topology.node(Rank(other)) == node).collect();
-    if let Some(message) = cluster::hidden_peers(&host, here.len()) {
-        log::warn!("{message}");
+    if let Some(hidden) = cluster::hidden_peers(host, here.len()) {
+        log::warn!("{hidden}");
     }
     let local = here.iter().position(|&other| other == rank.0).unwrap_or_default();
-    Ok(cluster::seat(&host, &facts[rank.index()].host_token, local, &ClusterOptions::from_environment()?))
+    Ok(cluster::seat(host, &facts[rank.index()].host_token, local, &ClusterOptions::from_environment()?))
 }
 
 /// Finds out, together with all ranks, which domains may read private memory, and where all ranks sit.

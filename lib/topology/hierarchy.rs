@@ -131,6 +131,11 @@ impl Topology {
         Self { places, domains: 0, seats: Vec::new() }.select(&ranks)
     }
 
+    /// The same places with seats whose rails are those of the whole job already.
+    pub(super) fn seated(self, seats: Vec<Seat>) -> Self {
+        Self { seats, ..self }
+    }
+
     /// The places of `ranks`, renumbered from 0 in that order.
     pub fn select(&self, ranks: &[Rank]) -> Self {
         let chosen: Vec<&Place> = ranks.iter().map(|rank| &self.places[rank.index()]).collect();
@@ -150,12 +155,11 @@ impl Topology {
     }
 
     /// The same places, with the GPU and the NICs of every rank; rails are agreed over all nodes.
-    pub fn with_seats(mut self, mut seats: Vec<Seat>) -> Self {
+    pub fn with_seats(self, mut seats: Vec<Seat>) -> Self {
         let nodes: Vec<NodeId> = self.places.iter().map(|place| place.node).collect();
         seats.resize(nodes.len(), Seat::default());
         merge_rails(&mut seats, &nodes);
-        self.seats = seats;
-        self
+        self.seated(seats)
     }
 
     /// The same ranks in the domains of their GPUs' memory: by NVLink, on whatever host they are; ranks without a GPU

@@ -1,9 +1,10 @@
-//! Links of every rank. In: domains, nodes, rates. Out: [`Machine`], plain data for planning without processes.
+//! Links of every rank. In: domains, nodes, seats, rates. Out: [`Machine`], plain data for planning without processes.
 //! Guarantee: integers only, so that every computation on it is equal everywhere; a rank always has a NIC.
 
-use super::Topology;
-use crate::base::Rank;
+use super::{PciAddress, Topology};
+use crate::base::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A link class that needs `latency` once per message and moves `bytes_per_second` in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,10 +74,39 @@ impl LinkRate {
 }
 
 impl Machine {
+    /// The machine of a topology that states the seat of every rank; `None` where a rank has no card.
+    pub fn of_seats(name: impl Into<String>, topology: Topology, nvlink: LinkRate) -> Option<Self> {
+        let (mut nics, mut devices) = (Vec::new(), Vec::with_capacity(topology.size()));
+        let mut cards: BTreeMap<(NodeId, &str, u32), u32> = BTreeMap::new();
+        let mut gpus: BTreeMap<NodeId, Vec<Option<PciAddress>>> = BTreeMap::new();
+        for rank in (0..topology.size() as u32).map(Rank) {
+            let (node, gpu) = (topology.node(rank), topology.gpu(rank));
+            let mut own = Vec::new();
+            for nic in topology.nics(rank) {
+                let next = nics.len() as u32;
+                let number = *cards.entry((node, &nic.device, nic.port)).or_insert(next);
+                if number == next {
+                    nics.push(Nic { rate: LinkRate::network(nic.bytes_per_second) });
+                }
+                own.push(number);
+            }
+            if own.is_empty() {
+                return None;
+            }
+            let known = gpus.entry(node).or_default();
+            let place = known.iter().position(|known| *known == gpu).unwrap_or_else(|| {
+                known.push(gpu);
+                known.len() - 1
+            });
+            devices.push(Device { gpu: place as u32, nics: own });
+        }
+        Some(Self { name: name.into(), devices, nics, nvlink, topology })
+    }
+
     /// One GPU and one card of its own for every rank.
     pub fn one_nic_each(name: impl Into<String>, topology: Topology, nic: LinkRate, nvlink: LinkRate) -> Self {
         let ranks = topology.size() as u32;
-        let mut gpus_of: std::collections::BTreeMap<_, u32> = std::collections::BTreeMap::new();
+        let mut gpus_of: BTreeMap<NodeId, u32> = BTreeMap::new();
         let devices = (0..ranks).map(|rank| {
             let next = gpus_of.entry(topology.node(Rank(rank))).or_default();
             *next += 1;

@@ -2,14 +2,13 @@
 //! of the sides of a job. Out: a [`Machine`], or facts of the hosts. Guarantee: pure; every side starts in a new domain;
 //! what does not fit is an error that says what would; cards are those that pairing finds for the facts.
 
-use super::cluster::{NicChoice, pair};
+use super::cluster::{ClusterOptions, DomainKey, Seat, seat};
 use super::facts::HostFacts;
-use super::machine::{Device, LinkRate, Machine, Nic};
+use super::machine::{LinkRate, Machine};
 use super::shape::{NodeShape, Wiring};
 use super::{Place, Topology};
 use crate::base::{DomainId, NodeId};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -133,6 +132,18 @@ impl Kind {
     fn gpus(&self) -> u32 {
         self.nodes * self.node.gpus
     }
+
+    /// Cluster uuid and clique of a domain that spans nodes.
+    fn fabric(&self, domain: u32) -> Option<(String, u32)> {
+        (self.nodes > 1).then(|| (format!("{:032x}", u64::from(domain) + 1), 0))
+    }
+
+    fn domain_key(&self, domain: u32, host: &str) -> DomainKey {
+        match self.fabric(domain) {
+            Some((cluster, clique)) => DomainKey::Fabric(cluster, clique),
+            None => DomainKey::Island(host.to_string(), 0),
+        }
+    }
 }
 
 /// Equal NVLink domains joined by a network without bottlenecks of its own.
@@ -204,8 +215,7 @@ impl Synthetic {
         let nodes = self.used.div_ceil(self.kind.node.gpus);
         let host = |domain: u32, node: u32| {
             let host = format!("node{}", domain * self.kind.nodes + node);
-            let fabric = (self.kind.nodes > 1).then(|| (format!("{:032x}", u64::from(domain) + 1), 0));
-            let mut facts = self.kind.node.facts(host, fabric);
+            let mut facts = self.kind.node.facts(host, self.kind.fabric(domain));
             let left = self.used - node * self.kind.node.gpus;
             facts.gpus.truncate(left as usize);
             facts
@@ -227,30 +237,26 @@ impl Synthetic {
         }
         // All nodes are alike.
         let shape = &self.kind.node;
-        let cards = pair(&shape.facts(String::new(), None), &NicChoice::default()).nics_of_gpu;
-        let (mut places, mut devices) = (Vec::new(), Vec::new());
-        let mut numbers: BTreeMap<(u32, usize), u32> = BTreeMap::new();
+        let facts = shape.facts(String::new(), None);
+        let alike = |gpu: u32| seat(&facts, "", gpu as usize, &ClusterOptions::default());
+        let alike: Vec<Seat> = (0..shape.gpus).map(alike).collect();
+        let (mut places, mut seats) = (Vec::new(), Vec::new());
         let mut first = 0;
         for &ranks in sides {
             for position in 0..ranks {
                 let (domain, gpu) = (first + position / self.used, position % self.used);
                 let (node, gpu) = (domain * self.kind.nodes + gpu / shape.gpus, gpu % shape.gpus);
-                places.push(Place { host: format!("node{node}"), node: NodeId(node), domain: DomainId(domain) });
-                let number = |&card: &usize| {
-                    let next = numbers.len() as u32;
-                    *numbers.entry((node, card)).or_insert(next)
-                };
-                devices.push(Device { gpu, nics: cards[gpu as usize].iter().map(number).collect() });
+                let host = format!("node{node}");
+                let key = self.kind.domain_key(domain, &host);
+                seats.push(Seat { domain: Some(key), ..alike[gpu as usize].clone() });
+                places.push(Place { host, node: NodeId(node), domain: DomainId(domain) });
             }
             first += ranks.div_ceil(self.used);
         }
-        Ok(Machine {
-            name: self.to_string(),
-            topology: Topology::from_places(places),
-            nics: vec![Nic { rate: LinkRate::network(shape.nic) }; numbers.len()],
-            devices,
-            nvlink: LinkRate::nvlink(shape.nvlink),
-        })
+        let topology = Topology::from_places(places).seated(seats);
+        let machine = Machine::of_seats(self.to_string(), topology, LinkRate::nvlink(shape.nvlink));
+        // Every shape has a card, and pairing gives each GPU one.
+        Ok(machine.expect("every GPU of a shape has a card"))
     }
 }
 
@@ -274,6 +280,9 @@ mod tests {
         let node = |rank| machine.topology.node(Rank(rank));
         assert!(node(0) == node(3) && node(3) != node(4) && node(60) != node(64));
         assert_eq!((machine.devices[67].gpu, &machine.devices[67].nics[..]), (3, &[67][..]));
+        // A rank's seat is what it would state at start: rails are those of its tray.
+        assert_eq!((machine.topology.rail(Rank(67)), machine.topology.rail(Rank(96))), (Some(3), Some(0)));
+        assert_eq!(machine.topology.nics(Rank(66))[0].device, "mlx5_2");
         assert_eq!(
             (machine.nvlink.bytes_per_second, machine.nics[0].rate.bytes_per_second),
             (900 * 1_000_000_000, 50 * 1_000_000_000)

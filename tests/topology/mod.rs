@@ -46,3 +46,7 @@ fn left_out(cluster: &Cluster, node: usize) -> Vec<String> {
     let node = &cluster.nodes[node];
     node.pairing.left_out.iter().map(|(nic, why)| format!("{}: {why}", node.facts.nics[*nic].device)).collect()
 }
+
+fn texts<T: ToString>(values: &[T]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}

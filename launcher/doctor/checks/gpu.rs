@@ -3,6 +3,7 @@
 
 use crate::doctor::finding::{Finding, Outcome, Severity};
 use crate::doctor::system::State;
+use crossmesh::topology::cluster::{HiddenBy, HiddenPeers, Remark, hidden_peers, host_remarks};
 use crossmesh::topology::facts::{FabricState, Gpu};
 
 fn no_gpu(state: &State) -> Option<Outcome> {
@@ -44,31 +45,24 @@ pub(super) fn driver(state: &State) -> Outcome {
     findings.into()
 }
 
-/// GPUs of the host that this process cannot see; its peers use them.
+/// GPUs of the host that this process cannot see while its peers use them. Outside of a job there may be no peers.
 pub(super) fn visibility(state: &State) -> Outcome {
-    let limits = &state.facts.limits;
-    if state.facts.gpus.is_empty() && limits.hidden_gpus.is_empty() {
+    let all = state.facts.gpus.len() + state.facts.limits.hidden_gpus.len();
+    if all == 0 {
         return Outcome::NotRun("no GPU".into());
     }
-    let mut findings = Vec::new();
-    if !limits.hidden_gpus.is_empty() {
-        let hidden: Vec<String> = limits.hidden_gpus.iter().map(ToString::to_string).collect();
-        let what = "GPUs of this host are hidden from the rank, so peers on them cannot be reached over NVLink";
-        findings.push(
-            Finding::new("gpu-visibility", Severity::Failure, what, state.whom())
-                .seen(format!("hidden: {}", hidden.join(", ")), "all GPUs of the host")
-                .cure("srun --gpus-per-node=N --gpu-bind=none in place of --gpus-per-task; enroot: ENROOT_RESTRICT_DEV=n; one container for each host"),
-        );
-    }
-    if let Some(visible) = limits.cuda_visible_devices.as_deref().filter(|text| !text.contains(',')) {
-        let what = "CUDA_VISIBLE_DEVICES shows one GPU only; handles of older kind cannot be opened by peers";
-        findings.push(
-            Finding::new("gpu-visibility", Severity::Warning, what, state.whom())
-                .seen(format!("CUDA_VISIBLE_DEVICES={visible:?}"), "all GPUs of the host")
-                .cure("srun --gpus-per-node=N --gpu-bind=none, unset CUDA_VISIBLE_DEVICES; the rank takes GPU number SLURM_LOCALID"),
-        );
-    }
-    findings.into()
+    let ranks = if state.rank.is_some() { state.ranks_here as usize } else { all };
+    let Some(hidden) = hidden_peers(&state.facts, ranks) else { return Outcome::Passed };
+    let (severity, seen) = match &hidden.by {
+        _ if state.rank.is_none() => (Severity::Note, "this process".to_string()),
+        HiddenBy::Variable(list) => (Severity::Warning, format!("CUDA_VISIBLE_DEVICES={list:?}")),
+        HiddenBy::Driver => (Severity::Failure, "a device cgroup or a container".to_string()),
+    };
+    let what = "GPUs of the host are hidden, so ranks on them cannot be reached over NVLink";
+    let finding = Finding::new("gpu-visibility", severity, what, state.whom())
+        .seen(format!("{seen} shows {} of {all} GPUs", hidden.shown), "all GPUs that ranks of the host use")
+        .cure(HiddenPeers::REMEDY);
+    Outcome::Found(vec![finding])
 }
 
 /// NVLinks that are down, and GPUs with fewer than their like.
@@ -76,23 +70,30 @@ pub(super) fn nvlink(state: &State) -> Outcome {
     if let Some(outcome) = no_gpu(state) {
         return outcome;
     }
-    let links = |gpu: &Gpu| gpu.nvlinks.iter().map(|link| link.links).sum::<u32>();
-    let most = state.facts.gpus.iter().map(links).max().unwrap_or(0);
-    let total = |gpu: &Gpu| most.max(links(gpu) + gpu.inactive_nvlinks);
-    if state.facts.gpus.iter().all(|gpu| total(gpu) == 0) {
+    if state.facts.gpus.iter().all(|gpu| gpu.nvlinks.is_empty() && gpu.inactive_nvlinks == 0) {
         return Outcome::NotRun("no NVLink".into());
     }
-    let finding = |gpu: &Gpu| {
-        let what = match links(gpu) {
-            0 => format!("GPU {} has lost all its NVLinks; its traffic goes over PCI, many times slower", gpu.index),
-            _ => format!("GPU {} has fewer NVLinks up than it should", gpu.index),
-        };
-        Finding::new("nvlink", Severity::Failure, what, at(state, gpu))
-            .seen(format!("{} up", links(gpu)), format!("{} up", total(gpu)))
-            .cure(format!("nvidia-smi nvlink -s -i {0}; nvidia-smi --gpu-reset -i {0}; restart the fabric manager; drain the node", gpu.index))
+    let finding = |remark: Remark| match remark {
+        Remark::Cliques { .. } => None,
+        Remark::Instances(gpu) => {
+            let what = "a GPU that is cut into instances (MIG) has no NVLink";
+            let finding = Finding::new("nvlink", Severity::Note, what, gpu.to_string());
+            Some(finding.seen("MIG", "whole GPUs").cure(format!("nvidia-smi -i {} -mig 0", gpu.index)))
+        }
+        Remark::LostLinks { gpu, up, should } => {
+            let what = match up {
+                0 => "a GPU has lost all its NVLinks; its traffic goes over PCI, many times slower",
+                _ => "a GPU has fewer NVLinks up than it should",
+            };
+            let cure = format!(
+                "nvidia-smi nvlink -s -i {0}; nvidia-smi --gpu-reset -i {0}; restart the fabric manager; drain the node",
+                gpu.index
+            );
+            let finding = Finding::new("nvlink", Severity::Failure, what, gpu.to_string());
+            Some(finding.seen(format!("{up} up"), format!("{should} up")).cure(cure))
+        }
     };
-    let lacking = state.facts.gpus.iter().filter(|gpu| !gpu.mig && links(gpu) < total(gpu));
-    lacking.map(finding).collect::<Vec<_>>().into()
+    host_remarks(&state.facts).into_iter().filter_map(finding).collect::<Vec<_>>().into()
 }
 
 /// Registration with the NVLink fabric.

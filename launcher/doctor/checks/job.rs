@@ -3,7 +3,8 @@
 
 use crate::doctor::finding::{Finding, Outcome, Severity};
 use crate::doctor::system::State;
-use crossmesh::topology::facts::{Nic, PortState};
+use crossmesh::topology::cluster::{Difference, DomainKey, Part, Remark, differences};
+use crossmesh::topology::{Cluster, ClusterOptions, HostFacts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -159,52 +160,62 @@ pub(super) fn nic_set(states: &[State]) -> Outcome {
     if hosts.iter().all(|state| state.facts.nics.is_empty()) {
         return Outcome::NotRun("no RDMA device".into());
     }
+    let cure = |hosts: &str| format!("ibstat on {hosts}; a port that is down is brought up or the host left out");
+    parts(&hosts, "nic-set", "RDMA devices are not as on most hosts", &[Part::Nics], cure)
+}
+
+/// GPUs and processors of every host.
+pub(super) fn host_parts(states: &[State]) -> Outcome {
+    let cure = |hosts: &str| {
+        format!(
+            "nvidia-smi -L and lscpu on {hosts}; a GPU that is lost comes back by a reset or a reboot; else leave the host out: srun --exclude=HOST"
+        )
+    };
+    let what = "GPUs or processors are not as on most hosts";
+    parts(&hosts(states), "host-parts", what, &[Part::Gpus, Part::Processors], cure)
+}
+
+/// One finding for the differences that the same hosts have.
+fn parts(hosts: &[&State], id: &'static str, what: &str, parts: &[Part], cure: impl Fn(&str) -> String) -> Outcome {
     if hosts.len() < 2 {
         return Outcome::NotRun("one host".into());
     }
-    let describe =
-        |nic: &Nic| format!("{}:{} at {} Gb/s", nic.device, nic.port, nic.bytes_per_second * 8 / 1_000_000_000);
-    let active = |nic: &&Nic| nic.state == PortState::Active && !nic.virtual_function;
-    let set = |state: &State| state.facts.nics.iter().filter(active).map(describe).collect::<BTreeSet<_>>();
-    let list = |names: &BTreeSet<String>| match names.is_empty() {
-        true => "none".to_string(),
-        false => names.iter().cloned().collect::<Vec<_>>().join(", "),
+    let all = differences(&hosts.iter().map(|state| &state.facts).collect::<Vec<_>>());
+    let mut groups: BTreeMap<Vec<String>, Vec<Difference>> = BTreeMap::new();
+    for difference in all.into_iter().filter(|difference| parts.contains(&difference.part)) {
+        groups.entry(difference.hosts.clone()).or_default().push(difference);
+    }
+    let list = |differences: &[Difference], value: fn(&Difference) -> &Option<String>| {
+        let one = |own: &Difference| format!("{}: {}", own.name, value(own).as_deref().unwrap_or("none"));
+        differences.iter().map(one).collect::<Vec<_>>().join("; ")
     };
-    let findings = differing(&hosts, set, |common, other, state| {
-        Finding::new("nic-set", Severity::Warning, "the host's RDMA devices differ from most hosts'", state.host())
-            .seen(
-                format!("lacks {}; has besides {}", list(&(common - other)), list(&(other - common))),
-                format!("as most hosts: {}", list(common)),
-            )
-            .cure(format!("ibstat on {}; a port that is down is brought up or the host left out", state.host()))
-    });
-    findings.into()
+    let finding = |(hosts, differences): (Vec<String>, Vec<Difference>)| {
+        let usual = list(&differences, |own| &own.usual);
+        let finding = Finding::new(id, Severity::Warning, what, String::new())
+            .seen(list(&differences, |own| &own.value), format!("as most hosts: {usual}"))
+            .cure(cure(&hosts.join(",")));
+        Finding { place: hosts, ..finding }
+    };
+    groups.into_iter().map(finding).collect::<Vec<_>>().into()
 }
 
 /// GPUs of one cluster that cannot reach each other.
 pub(super) fn clique(states: &[State]) -> Outcome {
-    let mut cliques: BTreeMap<&str, BTreeMap<u32, BTreeSet<String>>> = BTreeMap::new();
-    for state in states {
-        for fabric in state.facts.gpus.iter().filter_map(|gpu| gpu.fabric.as_ref()).filter(|fabric| fabric.is_set()) {
-            cliques.entry(&fabric.cluster).or_default().entry(fabric.clique).or_default().insert(state.host());
-        }
-    }
-    if cliques.is_empty() {
+    let facts: Vec<HostFacts> = hosts(states).iter().map(|state| state.facts.clone()).collect();
+    let cluster = Cluster::new(facts, &ClusterOptions::default());
+    if !cluster.domains.iter().any(|domain| matches!(domain.key, DomainKey::Fabric(..))) {
         return Outcome::NotRun("no NVLink fabric of several hosts".into());
     }
-    let several = cliques.into_iter().filter(|(_, cliques)| cliques.len() > 1);
-    let findings: Vec<Finding> = several
-        .map(|(cluster, cliques)| {
-            let list = cliques.iter().map(|(clique, hosts)| {
-                format!("clique {clique}: {}", hosts.iter().cloned().collect::<Vec<_>>().join(" "))
-            });
-            let what = format!("GPUs of NVLink cluster {cluster} are in several cliques, which the network joins");
-            Finding::new("clique", Severity::Warning, what, "job")
-                .seen(list.collect::<Vec<_>>().join("; "), "one clique, or one for each side of the job")
-                .cure("srun --segment=N with N hosts of one clique")
-        })
-        .collect();
-    findings.into()
+    let finding = |remark: Remark| {
+        let Remark::Cliques { cluster, cliques } = remark else { return None };
+        let list = cliques.iter().map(|(clique, hosts)| format!("clique {clique}: {}", hosts.join(" ")));
+        let what = format!("GPUs of NVLink cluster {cluster} are in several cliques, which the network joins");
+        let seen = list.collect::<Vec<_>>().join("; ");
+        let finding = Finding::new("clique", Severity::Warning, what, "job");
+        let finding = finding.seen(seen, "one clique, or one for each side of the job");
+        Some(finding.cure("srun --segment=N with N hosts of one clique"))
+    };
+    cluster.remarks().into_iter().filter_map(finding).collect::<Vec<_>>().into()
 }
 
 /// Clocks, by which logs are read.

@@ -63,6 +63,7 @@ pub(super) const JOB: &[JobCheck] = checks!(JobCheck,
     "interface" => job::interface,
     "host-identity" => job::host_identity,
     "nic-set" => job::nic_set,
+    "host-parts" => job::host_parts,
     "clique" => job::clique,
     "clock" => job::clock,
 );

@@ -16,6 +16,7 @@ const PAIR: Duration = Duration::from_secs(10);
 
 /// What was found about a pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LinkVerdict {
     /// Writes arrive in order. Bytes a second by which the reader copies from the writer.
     Good {

@@ -3,6 +3,7 @@
 
 use super::driver::{Driver, check};
 use super::error::DeviceError;
+use crate::topology::PciAddress;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::CStr;
 use std::fmt;
@@ -57,6 +58,16 @@ impl Device {
             sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
             result => check("cuDeviceGetCount", "the driver", result).map(|()| count.max(0) as u32),
         }
+    }
+
+    /// Number of the visible device at `address`: the driver counts in an order of its own.
+    pub fn ordinal_at(address: PciAddress) -> Result<Option<u32>, DeviceError> {
+        for ordinal in 0..Self::count()? {
+            if pci_of(handle_of(ordinal)?, &label_of(ordinal))?.parse() == Ok(address) {
+                return Ok(Some(ordinal));
+            }
+        }
+        Ok(None)
     }
 
     /// Opens visible device `ordinal`, or returns it when it is open.
@@ -163,10 +174,8 @@ impl Drop for Current {
 
 impl Inner {
     fn open(ordinal: u32) -> Result<Self, DeviceError> {
-        let label = format!("device {ordinal}");
-        let mut handle = 0;
-        // SAFETY: the pointer is to a live integer; the ordinal is below the count.
-        check("cuDeviceGet", &label, unsafe { sys::cuDeviceGet(&mut handle, ordinal as i32) })?;
+        let label = label_of(ordinal);
+        let handle = handle_of(ordinal)?;
         let properties = properties(handle, &label)?;
         let label = format!("device {ordinal} ({})", properties.name);
         let mut context = std::ptr::null_mut();
@@ -183,6 +192,31 @@ impl Drop for Inner {
     }
 }
 
+fn label_of(ordinal: u32) -> String {
+    format!("device {ordinal}")
+}
+
+fn handle_of(ordinal: u32) -> Result<CUdevice, DeviceError> {
+    let mut handle = 0;
+    // SAFETY: the pointer is to a live integer; the ordinal is below the count.
+    check("cuDeviceGet", &label_of(ordinal), unsafe { sys::cuDeviceGet(&mut handle, ordinal as i32) })?;
+    Ok(handle)
+}
+
+fn pci_of(handle: CUdevice, label: &str) -> Result<String, DeviceError> {
+    let mut pci = [0; 32];
+    // SAFETY: the array is as long as is said, and the function ends what it writes with a zero.
+    let result = unsafe { sys::cuDeviceGetPCIBusId(pci.as_mut_ptr(), pci.len() as i32, handle) };
+    check("cuDeviceGetPCIBusId", label, result)?;
+    Ok(text(&pci).to_lowercase())
+}
+
+/// Text that the driver ended with a zero.
+fn text(bytes: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|&byte| byte as u8).collect();
+    CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
 fn properties(handle: CUdevice, label: &str) -> Result<DeviceProperties, DeviceError> {
     let attribute = |attribute: Attribute| {
         let mut value = 0;
@@ -191,21 +225,16 @@ fn properties(handle: CUdevice, label: &str) -> Result<DeviceProperties, DeviceE
         let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, handle) };
         if result == sys::CUresult::CUDA_SUCCESS { value.max(0) as u32 } else { 0 }
     };
-    let (mut name, mut pci) = ([0; 128], [0; 32]);
-    // SAFETY: both arrays are as long as is said, and the functions end what they write with a zero.
+    let mut name = [0; 128];
+    // SAFETY: the array is as long as is said, and the function ends what it writes with a zero.
     check("cuDeviceGetName", label, unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle) })?;
-    // SAFETY: as above.
-    let result = unsafe { sys::cuDeviceGetPCIBusId(pci.as_mut_ptr(), pci.len() as i32, handle) };
-    check("cuDeviceGetPCIBusId", label, result)?;
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the pointer is to a live structure.
     check("cuDeviceGetUuid", label, unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, handle) })?;
-    // SAFETY: ended with a zero by the driver.
-    let text = |bytes: &[std::ffi::c_char]| unsafe { CStr::from_ptr(bytes.as_ptr()) }.to_string_lossy().into_owned();
     Ok(DeviceProperties {
         name: text(&name),
         uuid: uuid.bytes.map(|byte| byte as u8),
-        pci: text(&pci).to_lowercase(),
+        pci: pci_of(handle, label)?,
         capability: (
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),

@@ -8,18 +8,20 @@ mod domains;
 mod pairing;
 mod path;
 mod rails;
+mod remark;
 mod seat;
 mod select;
 #[cfg(test)]
 mod tests;
 
-pub use difference::differences;
+pub use difference::{Difference, Part, differences};
 pub use domains::DomainKey;
 pub use pairing::{Pairing, pair};
 pub use path::{Path, PathKind, Paths, nvlink_rate_of};
 pub use rails::{RailMap, RailMapError};
+pub use remark::{GpuPlace, Remark, host_remarks};
 pub(super) use seat::merge_rails;
-pub use seat::{NicSeat, Seat, hidden_peers, seat, visible};
+pub use seat::{HiddenBy, HiddenPeers, NicSeat, Seat, hidden_peers, seat, visible};
 pub use select::{LeftOut, NicChoice, NicChoiceError};
 
 use super::facts::HostFacts;
@@ -103,38 +105,13 @@ impl Cluster {
         cluster
     }
 
-    /// How hosts differ from the others, one line each.
-    pub fn differences(&self) -> Vec<String> {
+    /// How hosts differ from the others.
+    pub fn differences(&self) -> Vec<Difference> {
         differences(&self.nodes.iter().map(|node| &node.facts).collect::<Vec<_>>())
     }
 
     /// What a person should know: NVLink domains that are not what they look like.
-    pub fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        let mut cliques: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for domain in &self.domains {
-            match &domain.key {
-                DomainKey::Fabric(cluster, clique) => cliques.entry(cluster).or_default().push(*clique),
-                DomainKey::Alone(..) => remarks.extend(domain.gpus.first().map(|&(host, gpu)| self.alone(host, gpu))),
-                _ => {}
-            }
-        }
-        for (cluster, cliques) in cliques.into_iter().filter(|(_, cliques)| cliques.len() > 1) {
-            let count = cliques.len();
-            remarks.push(format!(
-                "fabric {cluster} has {count} cliques ({cliques:?}): GPUs of different cliques do not reach each other by NVLink"
-            ));
-        }
-        remarks
-    }
-
-    fn alone(&self, host: usize, gpu: usize) -> String {
-        let facts = &self.nodes[host].facts;
-        let gpu = &facts.gpus[gpu];
-        let why = match gpu.mig {
-            true => "is cut into instances (MIG), which have no NVLink".to_string(),
-            false => format!("has no NVLink that is up, unlike others of its host ({} are down)", gpu.inactive_nvlinks),
-        };
-        format!("GPU {} at {} of {} {why}: it is a domain of its own", gpu.index, gpu.pci, facts.host)
+    pub fn remarks(&self) -> Vec<Remark> {
+        remark::remarks(self)
     }
 }

@@ -6,6 +6,7 @@ use crate::base::NodeId;
 use crate::topology::PciAddress;
 use crate::topology::facts::{Gpu, HostFacts};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Where a rank sits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,20 +86,60 @@ pub(in crate::topology) fn merge_rails(seats: &mut [Seat], nodes: &[NodeId]) {
     }
 }
 
-/// What to say to a rank whose GPU peers are hidden from it: `ranks` on its host, more than GPUs that it sees.
-pub fn hidden_peers(facts: &HostFacts, ranks: usize) -> Option<String> {
-    const REMEDY: &str = "peers cannot map each other's memory; under Slurm start with --gpus-per-node=N \
-                          --gpu-bind=none in place of --gpus-per-task or --gpu-bind, and let each rank choose its device";
+/// What hides GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HiddenBy {
+    /// `CUDA_VISIBLE_DEVICES`, as set.
+    Variable(String),
+    /// The driver does not show them: a device cgroup or a container.
+    Driver,
+}
+
+/// GPUs of its host that a rank does not see while peers use them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HiddenPeers {
+    /// The host.
+    pub host: String,
+    /// Ranks on it.
+    pub ranks: usize,
+    /// GPUs that the rank sees.
+    pub shown: usize,
+    /// GPUs that the host has.
+    pub all: usize,
+    /// What hides the others.
+    pub by: HiddenBy,
+}
+
+impl HiddenPeers {
+    /// What to type.
+    pub const REMEDY: &str = "srun --gpus-per-node=N --gpu-bind=none in place of --gpus-per-task or --gpu-bind, and \
+                              CUDA_VISIBLE_DEVICES not set: each rank chooses its device; enroot: \
+                              ENROOT_RESTRICT_DEV=n; one container for each host";
+}
+
+impl fmt::Display for HiddenPeers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.by {
+            HiddenBy::Variable(list) => write!(formatter, "CUDA_VISIBLE_DEVICES={list}")?,
+            HiddenBy::Driver => formatter.write_str("a device cgroup or a container")?,
+        }
+        let Self { host, ranks, shown, all, .. } = self;
+        write!(formatter, " shows {shown} of {all} GPUs to a rank of {ranks} on {host}, ")?;
+        write!(formatter, "so peers cannot map each other's memory: {}", Self::REMEDY)
+    }
+}
+
+/// Whether GPU peers are hidden from one of `ranks` ranks on a host, as `facts` of that rank tell: it sees fewer GPUs
+/// than they use.
+pub fn hidden_peers(facts: &HostFacts, ranks: usize) -> Option<HiddenPeers> {
     let (shown, hidden) = (visible(facts).len(), facts.limits.hidden_gpus.len());
     let all = facts.gpus.len() + hidden;
-    if ranks < 2 || all == 0 || shown >= ranks.min(all) {
-        return None;
-    }
-    let why = match &facts.limits.cuda_visible_devices {
-        Some(list) if hidden == 0 => format!("CUDA_VISIBLE_DEVICES={list}"),
-        _ => "a device cgroup or a container".to_string(),
+    let by = match &facts.limits.cuda_visible_devices {
+        Some(list) if hidden == 0 => HiddenBy::Variable(list.clone()),
+        _ => HiddenBy::Driver,
     };
-    Some(format!("{why} shows {shown} of {all} GPUs to a rank of {ranks} on {}: {REMEDY}", facts.host))
+    let is_hidden = ranks > 1 && shown < ranks.min(all);
+    is_hidden.then(|| HiddenPeers { host: facts.host.clone(), ranks, shown, all, by })
 }
 
 /// GPUs that CUDA shows to this process, as positions, in its order: all of them, or those that

@@ -85,7 +85,8 @@ fn fabrics_join_hosts_by_cluster_and_clique() {
     let expected = [[0, 0], [0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5]];
     assert_eq!(domains(hosts.clone()), expected);
     let remarks = Cluster::new(hosts, &ClusterOptions::default()).remarks();
-    assert!(remarks.len() == 1 && remarks[0].contains("2 cliques ([1, 2])"), "{remarks:?}");
+    assert_eq!(remarks.len(), 1, "{remarks:?}");
+    assert!(remarks[0].to_string().contains("2 cliques ([1, 2])"), "{}", remarks[0]);
 }
 
 #[test]
@@ -99,8 +100,12 @@ fn a_gpu_without_nvlink_among_others_is_alone() {
     tray.gpus[1].inactive_nvlinks = 18;
     let cluster = Cluster::new(vec![tray], &ClusterOptions::default());
     assert_eq!(cluster.nodes[0].domains, [0, 1, 0, 2].map(DomainId));
-    let remarks = cluster.remarks().join("\n");
-    assert!(remarks.contains("GPU 1 at 0000:02:00.0 of h has no NVLink") && remarks.contains("GPU 3"), "{remarks}");
+    let remarks: Vec<String> = cluster.remarks().iter().map(Remark::to_string).collect();
+    let expected = [
+        "GPU 1 at 0000:02:00.0 of h has none of its 18 NVLinks up: it reaches no other by NVLink",
+        "GPU 3 at 0000:04:00.0 of h is cut into instances (MIG), which have no NVLink: it is a domain of its own",
+    ];
+    assert_eq!(remarks, expected);
 }
 
 #[test]
@@ -128,7 +133,8 @@ fn differences_name_the_few() {
     third.host = "i".into();
     let cluster = Cluster::new(vec![alike.clone(), other, third], &ClusterOptions::default());
     let expected = "NIC mlx5_1 port 1: none on odd; unknown link layer, 50 GB/s, active on 2 of 3";
-    assert_eq!(cluster.differences(), [expected]);
+    let told: Vec<String> = cluster.differences().iter().map(Difference::to_string).collect();
+    assert_eq!(told, [expected]);
     assert!(Cluster::new(vec![alike.clone(), alike], &ClusterOptions::default()).differences().is_empty());
 }
 
