@@ -131,13 +131,11 @@ impl Engine {
             return Err(ExecuteError::Active);
         }
         starting.enter(stream)?;
-        if let Some((context, members)) = inner.turns.context(execution) {
-            self.shared.control.ask_turn(context, members)?;
-            inner.turns.asked();
-            inner.execution(execution).into_iter().for_each(Execution::await_turn);
-        } else {
-            inner.execution(execution).map_or(Ok(()), Execution::start)?;
+        let begun = self.shared.begin(&mut inner, execution);
+        if begun.is_err() {
+            inner.execution(execution).into_iter().for_each(|execution| execution.leave());
         }
+        begun?;
         inner.active += 1;
         self.shared.note_active(&inner);
         drop(inner);
@@ -230,6 +228,17 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Begins a start, or asks for its turn with the shared slots.
+    fn begin(&self, inner: &mut Inner, execution: u32) -> Result<(), ExecuteError> {
+        if let Some((context, members)) = inner.turns.context(execution) {
+            self.control.ask_turn(context, members)?;
+            inner.turns.asked();
+            inner.execution(execution).into_iter().for_each(Execution::await_turn);
+            return Ok(());
+        }
+        inner.execution(execution).map_or(Ok(()), Execution::start)
+    }
+
     /// Tells the progress thread how much there is to do; nothing after a failure.
     fn note_active(&self, inner: &Inner) {
         let active = if inner.failure.is_some() { 0 } else { inner.active };
@@ -297,6 +306,10 @@ impl Shared {
             Rest::Moment => {
                 drop(inner);
                 backoff.snooze();
+            }
+            Rest::Soon => {
+                drop(inner);
+                if rests < rest::SOON { std::thread::yield_now() } else { backoff.snooze() }
             }
         }
         Ok(())
@@ -414,9 +427,12 @@ impl Inner {
             return Rest::Moment;
         }
         for execution in self.ready() {
-            // Nor does a stream.
+            // Nor do devices.
             if execution.awaits_stream() {
                 return Rest::Moment;
+            }
+            if execution.is_crossing() {
+                return Rest::Soon;
             }
             for link in execution.links().filter(|_| execution.is_running()) {
                 if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {

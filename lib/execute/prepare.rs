@@ -12,7 +12,7 @@ use super::group::{Group, Mapped};
 use super::planned::Routes;
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
-use super::tensors::{LocalTensor, LocalTensors};
+use super::tensors::{LocalTensor, LocalTensors, MemoryOf};
 use super::{ExecuteError, Side};
 use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
@@ -108,6 +108,8 @@ pub(super) struct Prepared {
     /// Who takes turns with these slots, when they are shared.
     pub(super) turn: Option<Vec<Rank>>,
     pub(super) chunk_bytes: u64,
+    /// Whether no other rank uses its devices.
+    pub(super) alone: bool,
     /// Whether ranks of the domain read this rank's tensors directly.
     readable: bool,
     pub(super) reservation: Reservation,
@@ -122,22 +124,24 @@ fn staging_share(agreement: &Agreement, routes: &Routes) -> Result<(u64, Allowan
     Ok((chunk, allowance))
 }
 
-/// How ranks reach each other under an agreement. Where some tensors are on devices, peers read what lies in segments and
-/// nothing else, and nobody writes into another's tensors: only the owner can copy from and to its device.
+/// How ranks reach each other under an agreement.
 pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> Reach {
-    let devices = agreement.is_on_devices();
+    let device: Vec<bool> = agreement.devices.iter().map(|devices| !devices.is_empty()).collect();
     let readable = agreement
         .all_shared
         .iter()
         .zip(group.members.iter())
-        .map(|(&shared, world)| {
+        .zip(&device)
+        .map(|((&shared, world), &device)| {
             let by_process = group.mapped == Mapped::Auto && group.peering[world.index()].process_readable;
-            shared || (by_process && !devices)
+            shared || (by_process && !device)
         })
         .collect();
     Reach {
         readable,
-        shared: agreement.all_shared.iter().map(|&shared| shared && !devices).collect(),
+        shared: agreement.all_shared.clone(),
+        mixed: agreement.memory.iter().map(|&memory| memory == MemoryOf::Mixed).collect(),
+        device,
         cores: agreement.cores,
         mapped: group.mapped != Mapped::Staged,
         chunk_bytes,
@@ -193,6 +197,7 @@ pub(super) fn prepare(
         available_words,
         release_words,
         chunk_bytes: chunk,
+        alone: agreement.has_devices_alone(group.rank),
         readable: reach.readable[group.rank.index()],
     };
     prepared.register(local)?;
@@ -242,7 +247,7 @@ fn direct_items(
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
             let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
-            let device = local.touch_device(Side::Destination, &program.tensors_of(&[number as u32]));
+            let device = item.unpacks || local.touch_device(Side::Destination, &program.tensors_of(&[number as u32]));
             direct[number] = any && is_direct(runs, item.bytes) && !repeated && !device;
         }
     }
@@ -277,10 +282,8 @@ fn packed_pushes(
             if in_slot(program, direct, push.item) {
                 return Ok(false);
             }
-            let side = sending_side(program, push.item);
-            let runs = count_runs(program, plan, local, side, push.item)?;
-            let device = local.touch_device(side, &program.tensors_of(&[push.item]));
-            Ok(device || !is_direct(runs, program.items[push.item as usize].bytes))
+            let runs = count_runs(program, plan, local, sending_side(program, push.item), push.item)?;
+            Ok(!is_direct(runs, program.items[push.item as usize].bytes))
         })
         .collect()
 }

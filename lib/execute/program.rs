@@ -3,7 +3,7 @@
 //! pushes to (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order the flows that they
 //! share alike, and items by (chunk index, flow).
 
-use super::reach::{Reach, Sides, storage};
+use super::reach::{Reach, Sides};
 use crate::base::Rank;
 use crate::plan::{CellId, Plan};
 use crate::route::{Gather, LocalFlow, Piece};
@@ -57,6 +57,8 @@ pub(super) struct Item {
     pub(super) pushes: Range<u32>,
     /// Children that pull it.
     pub(super) readers: u32,
+    /// Whether this rank's destination tensors take it from its slot, as others do.
+    pub(super) unpacks: bool,
 }
 
 /// An item on its way to a child over a message link.
@@ -115,8 +117,7 @@ pub fn program_summary(
     rank: Rank,
     chunk_bytes: u64,
 ) -> ProgramSummary {
-    let everywhere = vec![true; topology.size()];
-    let reach = Reach { readable: everywhere.clone(), shared: everywhere, cores: u32::MAX, mapped: true, chunk_bytes };
+    let reach = Reach::of_shared_memory(topology.size(), chunk_bytes);
     let program = compile(plan, flows, topology, &reach, (rank, true));
     ProgramSummary {
         chunks: program.items.len(),
@@ -180,18 +181,23 @@ impl Program {
         let place = &share.flow.place;
         let bytes = to - from;
         if place.parent.is_none() && place.wants {
-            let own = Item {
+            let unpacks = sides.reach.mixed[sides.rank.index()];
+            let (storage, incoming, list) = match unpacks {
+                true => (Storage::Slot, Incoming::Pack, &mut self.packs),
+                false => (Storage::Destination, Incoming::OwnCopy, &mut self.own_copies),
+            };
+            list.push(self.items.len() as u32);
+            self.items.push(Item {
                 pieces: pieces.clone(),
                 bytes,
-                storage: Storage::Destination,
+                storage,
                 wants: true,
-                incoming: Incoming::OwnCopy,
+                incoming,
                 hop: 0,
                 pushes: 0..0,
                 readers: 0,
-            };
-            self.own_copies.push(self.items.len() as u32);
-            self.items.push(own);
+                unpacks,
+            });
         }
         if place.parent.is_none() && place.children.is_empty() {
             return;
@@ -221,6 +227,7 @@ impl Program {
             hop: place.hop,
             pushes: first_push..self.pushes.len() as u32,
             readers,
+            unpacks: place.parent.is_some() && place.wants && stored == Storage::Slot,
         });
     }
 
@@ -233,7 +240,7 @@ impl Program {
             return Incoming::Held;
         };
         let from = parent.rank;
-        let stored = storage(parent.is_root, parent.wants, share.packs);
+        let stored = sides.reach.storage(&parent, share.packs);
         if sides.is_fed(&share.flow.place) {
             self.fed.entry(from).or_default().push(item);
             Incoming::Fed { from }

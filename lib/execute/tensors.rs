@@ -113,6 +113,8 @@ pub(super) struct LocalTensors {
     pub(super) destination: Vec<Option<LocalTensor>>,
     /// Whether peers can map all device memory of sources, and of destinations.
     pub(super) mappable: [bool; 2],
+    /// Identities of the devices that they are on.
+    pub(super) identities: Vec<[u8; 16]>,
     /// Axis maps per tensor and side, shared where layouts are.
     source_maps: Vec<Option<Arc<Vec<AxisMap>>>>,
     destination_maps: Vec<Option<Arc<Vec<AxisMap>>>>,
@@ -202,6 +204,7 @@ pub(super) fn check(manifest: &Manifest, buffers: &Buffers, rank: Rank) -> Resul
         source: Vec::with_capacity(tensors.len()),
         destination: Vec::with_capacity(tensors.len()),
         mappable: [true; 2],
+        identities: Vec::new(),
         source_maps: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
         destination_maps: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),
     };

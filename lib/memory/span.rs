@@ -2,6 +2,7 @@
 //! Guarantee: a span that exists is mapped, on the host or on the device that it names; it is never turned into a Rust
 //! reference.
 
+use super::device::Pinned;
 use super::{Buffer, MemoryError, SharedMemory};
 use std::any::Any;
 use std::fmt;
@@ -36,6 +37,12 @@ impl Span {
     pub fn of_segment(segment: &Arc<SharedMemory>) -> Self {
         // SAFETY: the segment stays mapped as long as the owner that is kept; it is never referenced, only copied.
         unsafe { Self::new(segment.as_ptr(), segment.bytes(), segment.clone()) }
+    }
+
+    /// Pinned memory of the host.
+    pub(crate) fn of_pinned(memory: &Arc<Pinned>) -> Self {
+        // SAFETY: the memory stays allocated as long as the owner that is kept, and is only copied.
+        unsafe { Self::new(memory.as_ptr(), memory.bytes(), memory.clone()) }
     }
 
     /// A whole buffer. Copies into it may run only while the transfer holds the buffer for writing.

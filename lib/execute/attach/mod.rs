@@ -1,6 +1,7 @@
 //! Joining what peers exported. In: prepared part, peers' invitations. Out: an execution that can start.
 //! Guarantee: every address it will use is mapped or registered, every table is built.
 
+mod bridging;
 mod copies;
 mod feeds;
 mod padding;
@@ -8,7 +9,7 @@ mod pushes;
 
 use super::bind::{End, Place, own_end, own_ends, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
-use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
+use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp, Stage};
 use super::hop::Hop;
 use super::prepare::Prepared;
 use super::program::{Incoming, Item, Storage};
@@ -18,7 +19,7 @@ use crate::base::{Deadline, Rank};
 use crate::layout::{AxisMap, Layout};
 use crate::memory::copy::Store;
 use crate::memory::device::{Bridge, StreamGate};
-use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, SharedMemory, Span};
+use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
 use copies::Copies;
 pub(super) use padding::{padding_parts, pattern_bytes};
@@ -39,8 +40,12 @@ struct Attach<'a> {
     buffer_spans: HashMap<u64, u32>,
     copies: Copies,
     puts: Vec<PutOp>,
-    /// Segments with slots that this rank copies from and to.
-    slots: Vec<Arc<SharedMemory>>,
+    /// For tensors of this rank on devices.
+    bridge: Option<Bridge>,
+    /// Per number of the bridge, the staging of its copies.
+    staging: Vec<Option<Place>>,
+    /// Per peer, the distance between its slots.
+    peer_slot_bytes: Vec<u64>,
     /// Bytes that this rank's destinations receive.
     written: u64,
 }
@@ -99,6 +104,7 @@ pub(super) fn attach(
 ) -> Result<Bound, ExecuteError> {
     let segment = prepared.reservation.segment.clone();
     let mut attach = Attach::new(plan, local, prepared, theirs);
+    attach.bridge = open_bridge(local, prepared)?;
     let mut peers = Vec::with_capacity(theirs.len());
     for (&rank, invitation) in theirs {
         peers.push(attach.peer(group, rank, invitation, deadline)?);
@@ -112,11 +118,11 @@ pub(super) fn attach(
     }
     let feeds = attach.feeds(theirs)?;
     let padding = attach.padding()?;
-    let devices = local.devices();
-    let bridge = (!devices.is_empty()).then(|| Bridge::new(&devices, &attach.slots)).transpose()?;
-    let gate = bridge.as_ref().and_then(Bridge::device).map(StreamGate::new).transpose()?;
+    attach.bridge.as_mut().map_or(Ok(()), |bridge| bridge.finish(deadline))?;
+    let gate = attach.bridge.as_ref().and_then(Bridge::device).map(StreamGate::new).transpose()?;
     Ok(Bound {
-        bridge,
+        bridge: attach.bridge,
+        staging: attach.staging,
         gate,
         items,
         feeds,
@@ -136,6 +142,17 @@ pub(super) fn attach(
         send_slots: prepared.slots.send.clone(),
         program: prepared.program.clone(),
     })
+}
+
+/// What carries bytes between this rank's devices and its staging.
+fn open_bridge(local: &LocalTensors, prepared: &Prepared) -> Result<Option<Bridge>, ExecuteError> {
+    let devices = local.devices();
+    if devices.is_empty() {
+        return Ok(None);
+    }
+    let mut bridge = Bridge::new(&devices, prepared.alone)?;
+    bridge.lock(&prepared.reservation.slots);
+    Ok(Some(bridge))
 }
 
 /// Grant queues: everything that is put here, and what is read into slots.
@@ -239,7 +256,9 @@ impl<'a> Attach<'a> {
             buffer_spans: HashMap::new(),
             copies: Copies::default(),
             puts: Vec::new(),
-            slots: vec![prepared.reservation.slots.clone()],
+            bridge: None,
+            staging: Vec::new(),
+            peer_slot_bytes: Vec::with_capacity(theirs.len()),
             written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
         }
     }
@@ -266,12 +285,15 @@ impl<'a> Attach<'a> {
             };
             slots_span = Some(self.spans.len() as u32);
             self.spans.push(Span::of_segment(&slots));
-            self.slots.push(slots);
+            if let Some(bridge) = self.bridge.as_mut().filter(|_| !pulls.is_empty()) {
+                bridge.lock(&slots);
+            }
             segment = Some(opened);
         }
         let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);
         let bell = mapped.then(|| Bell::open(&group.segments, &peering.server, peering.bell, deadline)).transpose()?;
         self.map_exports(group, &peering.server, invitation, deadline)?;
+        self.peer_slot_bytes.push(invitation.slot_bytes);
         self.theirs.learn(rank, invitation);
         let mine = &self.prepared.invitations[&rank];
         let linked = program.arrivals.contains_key(&rank) || program.sends.contains_key(&rank);
@@ -293,6 +315,7 @@ impl<'a> Attach<'a> {
             pull_releases: invitation.release_words.clone(),
             done_word: invitation.done_word,
             pull_cursor: 0,
+            read: 0,
             arrivals: program.arrivals.get(&rank).cloned().unwrap_or_default(),
             arrival_cursor: 0,
             signal_base: mine.signal_base,
@@ -354,13 +377,17 @@ impl<'a> Attach<'a> {
             Incoming::Held => false,
             // Without exports the sender copies alone.
             Incoming::Fed { from } => self.theirs.helped.contains(&from),
-            _ => !direct,
+            // It arrives where it is kept.
+            Incoming::Push { .. } => !direct && item.storage != Storage::Slot,
+            _ => true,
         };
-        if arrives && (item.wants || !matches!(item.incoming, Incoming::Push { .. })) {
+        if arrives {
             self.item_copies(number)?;
         }
+        let stage = self.stage(first)?;
         Ok(BoundItem {
-            copies: self.copies.finish(first),
+            stage,
+            unpack: if item.unpacks { self.unpack_copies(number)? } else { Stage::default() },
             direct,
             store: self.store(item),
             available_word: prepared.available_words[number as usize],

@@ -2,22 +2,24 @@
 //! run at every start. Guarantee: every padding position is written once, holes are not.
 
 use super::super::bind::Place;
+use super::super::execution::Stage;
 use super::super::{ExecuteError, Side};
 use super::Attach;
 use crate::layout::positions::{Positions, padding_boxes};
 use crate::memory::copy::Placed;
+use crate::memory::device::{Device, Pinned};
 use crate::memory::{Buffer, Span};
 use std::collections::HashMap;
-use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of a pattern, a multiple of every element's: runs of this length are copied at once.
 const PATTERN: u64 = 4096;
 
 impl Attach<'_> {
     /// Copies of all padding of this rank's destinations.
-    pub(super) fn padding(&mut self) -> Result<Range<u32>, ExecuteError> {
+    pub(super) fn padding(&mut self) -> Result<Stage, ExecuteError> {
         let first = self.copies.next();
-        let mut patterns: HashMap<&[u8], u32> = HashMap::new();
+        let mut patterns: HashMap<(&[u8], bool), u32> = HashMap::new();
         for (tensor, spec) in self.plan.manifest().tensors().iter().enumerate() {
             let maps = self.local.maps(Side::Destination, tensor as u32).unwrap_or_default();
             let boxes = padding_boxes(maps);
@@ -27,12 +29,13 @@ impl Attach<'_> {
             else {
                 continue;
             };
-            let pattern = match patterns.get(element) {
+            let device = local.buffer.device();
+            let pattern = match patterns.get(&(element, device.is_some())) {
                 Some(&pattern) => pattern,
                 None => {
-                    self.spans.push(pattern_of(element)?);
+                    self.spans.push(pattern_of(element, device)?);
                     let number = self.spans.len() as u32 - 1;
-                    patterns.insert(element, number);
+                    patterns.insert((element, device.is_some()), number);
                     number
                 }
             };
@@ -43,7 +46,7 @@ impl Attach<'_> {
                 })?;
             }
         }
-        Ok(self.copies.finish(first))
+        self.stage(first)
     }
 }
 
@@ -83,9 +86,15 @@ pub(in crate::execute) fn pattern_bytes(element: &[u8]) -> Vec<u8> {
     element.iter().copied().cycle().take(PATTERN as usize).collect()
 }
 
-/// A pattern in memory of the host.
-fn pattern_of(element: &[u8]) -> Result<Span, ExecuteError> {
+/// A pattern in memory that this process reads, and a device too if it is for one.
+fn pattern_of(element: &[u8], device: Option<u32>) -> Result<Span, ExecuteError> {
+    let bytes = pattern_bytes(element);
+    if let Some(device) = device {
+        let mut memory = Pinned::new(&Device::open(device)?, PATTERN)?;
+        memory.bytes_mut().copy_from_slice(&bytes);
+        return Ok(Span::of_pinned(&Arc::new(memory)));
+    }
     let buffer = Buffer::private(PATTERN)?;
-    buffer.write()?.copy_from_slice(&pattern_bytes(element));
+    buffer.write()?.copy_from_slice(&bytes);
     Ok(Span::of_buffer(&buffer))
 }

@@ -61,9 +61,9 @@ impl std::str::FromStr for PeerAccess {
     }
 }
 
-/// Looks at all device memory of this rank's tensors, each buffer once, and notes what of it peers can map.
+/// Looks at all device memory of this rank's tensors, each buffer once, and notes what of it peers can map, and where it is.
 pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, ExecuteError> {
-    let mut mappable = [true; 2];
+    let (mut mappable, mut identities) = ([true; 2], BTreeSet::new());
     for (side, mappable) in [Side::Source, Side::Destination].into_iter().zip(&mut mappable) {
         let mut known = BTreeSet::new();
         for tensor in local.side(side).iter().flatten() {
@@ -72,12 +72,14 @@ pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, E
                 && bytes > 0
                 && known.insert((address, bytes))
             {
-                let found = inspect(&Device::open(device)?, address, bytes)?;
+                let device = Device::open(device)?;
+                let found = inspect(&device, address, bytes)?;
+                identities.insert(device.properties().uuid);
                 *mappable &= found.origin.is_shareable();
             }
         }
     }
-    local.mappable = mappable;
+    (local.mappable, local.identities) = (mappable, identities.into_iter().collect());
     Ok(local)
 }
 

@@ -64,14 +64,7 @@ impl DeviceTransfer {
         places: &Places,
         deadline: Deadline,
     ) -> Result<Self, ExecuteError> {
-        let everybody = group.size();
-        let reach = Reach {
-            readable: vec![true; everybody],
-            shared: vec![true; everybody],
-            cores: 1,
-            mapped: true,
-            chunk_bytes: 0,
-        };
+        let reach = Reach { cores: 1, ..Reach::of_shared_memory(group.size(), 0) };
         let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
         let prepared = commit(group, prepare(group, places, program, local, deadline), deadline)?;
         let joined = exchange(group, &prepared, deadline)

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 /// Functions that this folder calls.
 const FUNCTIONS: &[&str] = &[
     "cuCtxEnablePeerAccess",
+    "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
     "cuDeviceCanAccessPeer",
@@ -68,6 +69,7 @@ const FUNCTIONS: &[&str] = &[
     "cuPointerGetAttribute",
     "cuStreamBeginCapture_v2",
     "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamIsCapturing",

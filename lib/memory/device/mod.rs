@@ -18,6 +18,7 @@ mod kernels;
 mod link;
 mod moves;
 mod nvrtc;
+mod page_locked;
 pub mod params;
 mod share;
 mod stream;
@@ -26,7 +27,7 @@ mod table;
 mod tests;
 
 pub use allocation::DeviceMemory;
-pub use bridge::Bridge;
+pub use bridge::{Bridge, BridgeBoxes, Shore};
 pub use cache::{kept, machine_code};
 pub use contents::{Contents, DeviceBox};
 pub use driver::Driver;

@@ -152,6 +152,8 @@ impl MoveTable {
             await_count: flags.await_words.1,
             leave_first: flags.leave_words.0,
             leave_count: flags.leave_words.1,
+            source_base: 0,
+            destination_base: 0,
         };
         let most = device.properties().multiprocessors.max(1);
         let blocks = (moves.units.len() as u32).div_ceil(PACK_WARPS).clamp(1, most);
@@ -261,14 +263,14 @@ fn run_copies(stream: &Stream, copies: &[Rows]) -> Result<(), DeviceError> {
 }
 
 /// The bytes of a slice of plain structures.
-fn raw<T: Plain>(values: &[T]) -> &[u8] {
+pub(super) fn raw<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: `T` is made of integers without padding, so that all its bytes are initialised.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// # Safety
 /// A structure of integers without padding.
-unsafe trait Plain {}
+pub(super) unsafe trait Plain {}
 // SAFETY: its size, which is asserted, is the sum of its fields'.
 unsafe impl Plain for Piece {}
 // SAFETY: as above.
@@ -279,7 +281,7 @@ unsafe impl Plain for Report {}
 unsafe impl Plain for u64 {}
 
 /// Copies tables into one allocation; the address of each.
-fn upload<const N: usize>(
+pub(super) fn upload<const N: usize>(
     device: &Device,
     tables: [&[u8]; N],
     deadline: Deadline,
