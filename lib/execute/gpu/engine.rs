@@ -53,18 +53,46 @@ struct Plan {
     reports: Vec<Vec<Told>>,
 }
 
-/// A start under way.
+/// A start under way; made once, so that a start allocates nothing.
 struct Run {
+    active: bool,
     epoch: u32,
     opened: bool,
     issued: Vec<bool>,
     first: usize,
     left: usize,
-    /// Events on the stream with the reports that they complete.
-    flying: VecDeque<(usize, Vec<u32>)>,
+    /// Events on the stream with the batch whose reports they complete.
+    flying: VecDeque<(usize, Option<usize>)>,
     ended: bool,
     closed: bool,
     begun: Instant,
+}
+
+impl Run {
+    /// Room for starts of so many batches, with so many events.
+    fn new(batches: usize, events: usize) -> Self {
+        Self {
+            active: false,
+            epoch: 0,
+            opened: false,
+            issued: vec![false; batches],
+            first: 0,
+            left: 0,
+            flying: VecDeque::with_capacity(events),
+            ended: false,
+            closed: false,
+            begun: Instant::now(),
+        }
+    }
+
+    fn begin(&mut self, epoch: u32) {
+        (self.active, self.epoch, self.begun) = (true, epoch, Instant::now());
+        (self.opened, self.closed) = (false, false);
+        self.issued.fill(false);
+        (self.first, self.left) = (0, self.issued.len());
+        self.ended = self.left == 0;
+        self.flying.clear();
+    }
 }
 
 struct Shared {
@@ -228,45 +256,34 @@ impl Shared {
 
     fn run(&self, events: &[Event]) {
         let mut backoff = Backoff::new();
-        let mut run: Option<Run> = None;
+        let mut run = Run::new(self.plan.batches.len(), events.len());
         while !self.stop.load(Ordering::Acquire) {
-            if run.is_none()
+            if !run.active
                 && let Some(epoch) = self.gate.under_way()
             {
-                let batches = self.plan.batches.len();
-                run = Some(Run {
-                    epoch,
-                    opened: false,
-                    issued: vec![false; batches],
-                    first: 0,
-                    left: batches,
-                    flying: VecDeque::with_capacity(events.len()),
-                    ended: batches == 0,
-                    closed: false,
-                    begun: Instant::now(),
-                });
+                run.begin(epoch);
                 backoff.reset();
             }
-            let Some(current) = &mut run else {
+            if !run.active {
                 let guard = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                 if self.is_done() && !self.stop.load(Ordering::Acquire) {
                     drop(self.wake.wait_timeout(guard, IDLE));
                 }
                 continue;
-            };
+            }
             let aborted = self.aborted.load(Ordering::Acquire) || self.control.is_aborted();
-            match if aborted { Ok((true, true)) } else { self.step(current, events) } {
+            match if aborted { Ok((true, true)) } else { self.step(&mut run, events) } {
                 Ok((_, true)) => {
+                    run.active = false;
                     self.gate.finish();
-                    run = None;
                 }
                 Ok((true, false)) => backoff.reset(),
-                Ok((false, false)) if current.begun.elapsed() < EAGER => std::thread::yield_now(),
+                Ok((false, false)) if run.begun.elapsed() < EAGER => std::thread::yield_now(),
                 Ok((false, false)) => backoff.snooze(),
                 Err(error) => {
                     *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    run.active = false;
                     self.gate.finish();
-                    run = None;
                 }
             }
         }
@@ -289,7 +306,8 @@ impl Shared {
                 number += 1;
                 continue;
             }
-            for report in run.flying.remove(number).map(|(_, reports)| reports).unwrap_or_default() {
+            let told = run.flying.remove(number).and_then(|(_, batch)| batch);
+            for &report in told.map_or(&[][..], |batch| &self.plan.batches[batch].reports) {
                 self.tell(&self.plan.reports[report as usize], run.epoch)?;
             }
             moved = true;
@@ -315,7 +333,7 @@ impl Shared {
         let window = run.first..self.plan.batches.len().min(run.first + LOOKAHEAD);
         let mut ready = [0usize; LOOKAHEAD];
         let mut count = 0;
-        let mut reports = Vec::new();
+        let mut awaited = None;
         for number in window {
             let batch = &self.plan.batches[number];
             let opened = batch.gate == NONE || self.has_come(batch.gate, run.epoch)?;
@@ -325,9 +343,9 @@ impl Shared {
             run.issued[number] = true;
             ready[count] = number;
             count += 1;
-            reports.extend(&batch.reports);
             if !batch.reports.is_empty() {
                 // Others wait for it: its mark comes at once.
+                awaited = Some(number);
                 break;
             }
         }
@@ -343,7 +361,7 @@ impl Shared {
             let used = |event: usize| run.flying.iter().any(|&(other, _)| other == event);
             let event = (0..events.len()).find(|&event| !used(event)).unwrap_or(0);
             events[event].record(stream)?;
-            run.flying.push_back((event, reports));
+            run.flying.push_back((event, awaited));
         }
         Ok(count > 0)
     }
