@@ -271,3 +271,7 @@ impl Program {
         &self.pieces[range.start as usize..range.end as usize]
     }
 }
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 //! without an outcome, and an end that was not expected, is a failure with all that was said.
 
 use crate::results::{MARK, Outcome};
-use crate::{case, faults, trapped, ways};
+use crate::{case, faults, mixed, trapped, ways};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -88,6 +88,9 @@ impl Job {
         jobs.push(Self::new(8, "traps", &["on-gpus", "any-memory"]).with(TWO_DOMAINS));
         jobs.push(Self::new(8, "traps", &["on-gpus"]).with(("CROSSMESH_MAPPED", "staged")));
         jobs.push(Self::new(2, "traps", &["pairs"]).with(OFF));
+        jobs.push(Self::new(2, "mixed", &mixed::NAMES));
+        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu"]).with(OFF));
+        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
         jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]));
         jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(OFF));
         jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(TWO_DOMAINS));

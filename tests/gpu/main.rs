@@ -15,6 +15,7 @@ mod faults;
 mod job;
 mod links;
 mod memories;
+mod mixed;
 mod moving;
 mod planner;
 mod results;
@@ -46,6 +47,7 @@ fn run_rank(arguments: &[String]) -> ExitCode {
     let done = match job {
         "move" => moving::run(names),
         "ways" => ways::run(names),
+        "mixed" => mixed::run(names),
         "traps" => trapped::run(names),
         "count" => counted::run(names),
         "links" => links::run(),

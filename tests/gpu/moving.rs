@@ -305,7 +305,7 @@ fn replayed(setting: &Setting<'_>, transfer: &mut Reshard, stream: &Stream) -> R
     Ok(Some(best))
 }
 
-fn slowest(world: &Communicator, mine: f64) -> Result<f64, Failure> {
+pub(crate) fn slowest(world: &Communicator, mine: f64) -> Result<f64, Failure> {
     let all = world.allgather(&mine.to_le_bytes(), deadline())?;
     let read = |bytes: &Vec<u8>| bytes[..].try_into().map_or(f64::NAN, f64::from_le_bytes);
     Ok(all.iter().map(read).fold(0.0, f64::max))

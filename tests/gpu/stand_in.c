@@ -1,7 +1,8 @@
 // Stands in for the CUDA driver on a machine without one: libcuda.so.1 over memory of the host. In: calls of the driver
 // interface, STAND_IN_DEVICES (2). Out: what the driver would answer. Guarantee: memory, mappings, descriptors and copies
-// are real, across processes too; streams are done at once; kernels are accepted and not run, so only what copy engines and
-// hosts move can be tested with it.
+// are real, across processes too. Work on streams is done at once; on streams with priority it is done late, when their
+// events have been asked for some times. Kernels are accepted and not run, but for the moves of `pack` on streams with
+// priority, so only what hosts order can be tested with it.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 typedef unsigned long long u64;
-enum { SUCCESS = 0, INVALID = 1, OUT_OF_MEMORY = 2, PINNED_BEFORE = 712, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_READY = 600, PINNED_BEFORE = 712, NOT_SUPPORTED = 801 };
 enum { KIND_MALLOC = 1, KIND_POOL, KIND_VIRTUAL };
 enum { GRANULARITY = 2 << 20, MOST = 4096 };
 
@@ -102,34 +103,116 @@ static u64 now(void) {
   return (u64)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 static int made(u64 **out) { return (*out = calloc(1, 8)) ? SUCCESS : OUT_OF_MEMORY; }
-int cuStreamCreate(u64 **stream, unsigned flags) { return (void)flags, made(stream); }
-int cuStreamDestroy_v2(u64 *stream) { return free(stream), SUCCESS; }
-int cuStreamQuery(u64 *stream) { return (void)stream, SUCCESS; }
-int cuStreamSynchronize(u64 *stream) { return (void)stream, SUCCESS; }
-int cuStreamWaitEvent(u64 *stream, u64 *event, unsigned flags) { return (void)stream, (void)event, flags; }
-int cuStreamWaitValue32_v2(u64 *stream, u64 at, unsigned value, unsigned flags) {
+// A part of params.h.
+struct piece {
+  u64 source, destination, source_row, destination_row, source_plane, destination_plane;
+  unsigned run, width, rows, unused;
+};
+struct unit {
+  unsigned piece, first, rows, gate, report;
+};
+struct start {
+  struct piece *pieces;
+  struct unit *units;
+  u64 others[6];
+  unsigned unit_count, phases, words[8];
+  u64 source_base, destination_base;
+};
+enum { PHASE_MOVE = 4, LATE = 3, ROOM = 1 << 16 };
+// Rows, or a launch when there is a start.
+struct work {
+  char *to, *from;
+  size_t to_step, from_step, run, rows;
+  struct start start;
+};
+struct stream {
+  int captured, late;
+  u64 issued, done;
+  struct work *works;
+};
+struct event {
+  u64 time, position;
+  int asked;
+  struct stream *stream;
+};
+static void move(const struct work *work) {
+  for (size_t row = 0; row < work->rows; ++row)
+    memmove(work->to + row * work->to_step, work->from + row * work->from_step, work->run);
+  for (unsigned number = 0; number < work->start.unit_count; ++number) {
+    struct unit unit = work->start.units[number];
+    struct piece piece = work->start.pieces[unit.piece];
+    for (unsigned at = unit.first; at < unit.first + unit.rows; ++at) {
+      u64 plane = at / piece.rows, row = at % piece.rows;
+      u64 to = work->start.destination_base + piece.destination + plane * piece.destination_plane + row * piece.destination_row;
+      u64 from = work->start.source_base + piece.source + plane * piece.source_plane + row * piece.source_row;
+      if ((to | from | piece.run) % piece.width) abort();
+      memmove((void *)to, (void *)from, piece.run);
+    }
+  }
+}
+static int put(struct stream *stream, struct work work) {
+  if (stream == NULL || !stream->late) return move(&work), SUCCESS;
+  if (stream->issued - stream->done == ROOM) return OUT_OF_MEMORY;
+  stream->works[stream->issued++ % ROOM] = work;
+  return SUCCESS;
+}
+static void catch_up(struct stream *stream, u64 position) {
+  while (stream->done < position) move(&stream->works[stream->done++ % ROOM]);
+}
+int cuStreamCreate(struct stream **stream, unsigned flags) { return (void)flags, *stream = calloc(1, sizeof **stream), SUCCESS; }
+int cuStreamCreateWithPriority(struct stream **stream, unsigned flags, int priority) {
+  cuStreamCreate(stream, flags);
+  (*stream)->late = priority < 0;
+  return ((*stream)->works = calloc(ROOM, sizeof(struct work))) ? SUCCESS : OUT_OF_MEMORY;
+}
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
+int cuStreamDestroy_v2(struct stream *stream) { return stream ? free(stream->works), free(stream), SUCCESS : SUCCESS; }
+int cuStreamQuery(struct stream *stream) { return (void)stream, SUCCESS; }
+int cuStreamSynchronize(struct stream *stream) { return (void)stream, SUCCESS; }
+int cuStreamWaitEvent(struct stream *stream, u64 *event, unsigned flags) { return (void)stream, (void)event, flags; }
+int cuStreamWaitValue32_v2(struct stream *stream, u64 at, unsigned value, unsigned flags) {
   return (void)stream, (void)at, (void)value, (void)flags, SUCCESS;
 }
-int cuStreamIsCapturing(u64 *stream, int *status) { return *status = stream ? (int)*stream : 0, SUCCESS; }
-int cuStreamBeginCapture_v2(u64 *stream, int mode) { return (void)mode, *stream = 1, SUCCESS; }
-int cuStreamEndCapture(u64 *stream, u64 **graph) { return *stream = 0, made(graph); }
+int cuStreamIsCapturing(struct stream *stream, int *status) { return *status = stream ? stream->captured : 0, SUCCESS; }
+int cuStreamBeginCapture_v2(struct stream *stream, int mode) { return (void)mode, stream->captured = 1, SUCCESS; }
+int cuStreamEndCapture(struct stream *stream, u64 **graph) { return stream->captured = 0, made(graph); }
 int cuGraphInstantiateWithFlags(u64 **executable, u64 *graph, u64 flags) { return (void)graph, (void)flags, made(executable); }
 int cuGraphLaunch(u64 *executable, u64 *stream) { return (void)executable, (void)stream, SUCCESS; }
 int cuGraphDestroy(u64 *graph) { return free(graph), SUCCESS; }
 int cuGraphExecDestroy(u64 *executable) { return free(executable), SUCCESS; }
-int cuEventCreate(u64 **event, unsigned flags) { return (void)flags, made(event); }
-int cuEventDestroy_v2(u64 *event) { return free(event), SUCCESS; }
-int cuEventRecord(u64 *event, u64 *stream) { return (void)stream, *event = now(), SUCCESS; }
-int cuEventQuery(u64 *event) { return (void)event, SUCCESS; }
-int cuEventElapsedTime_v2(float *milliseconds, u64 *first, u64 *last) { return *milliseconds = (*last - *first) / 1e6f, SUCCESS; }
+int cuEventCreate(struct event **event, unsigned flags) { return (void)flags, *event = calloc(1, sizeof **event), SUCCESS; }
+int cuEventDestroy_v2(struct event *event) { return free(event), SUCCESS; }
+int cuEventRecord(struct event *event, struct stream *stream) {
+  *event = (struct event){now(), stream ? stream->issued : 0, 0, stream};
+  return SUCCESS;
+}
+int cuEventQuery(struct event *event) {
+  if (event->stream == NULL || event->stream->done >= event->position) return SUCCESS;
+  if (++event->asked < LATE) return NOT_READY;
+  return catch_up(event->stream, event->position), SUCCESS;
+}
+int cuEventElapsedTime_v2(float *milliseconds, struct event *first, struct event *last) {
+  return *milliseconds = (last->time - first->time) / 1e6f, SUCCESS;
+}
 int cuModuleLoadData(u64 **module, const void *image) { return (void)image, made(module); }
-int cuModuleGetFunction(u64 **function, u64 *module, const char *name) { return (void)name, *function = module, SUCCESS; }
-int cuLaunchKernel(void *function) { return (void)function, SUCCESS; }
+int cuModuleGetFunction(u64 **function, u64 *module, const char *name) {
+  return (void)module, *function = (u64 *)(uintptr_t)(strcmp(name, "pack") == 0 ? 1 : 2), SUCCESS;
+}
+int cuLaunchKernel(u64 *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
+                   unsigned shared, struct stream *stream, void **arguments, void **extra) {
+  (void)x, (void)y, (void)z, (void)threads, (void)threads_y, (void)threads_z, (void)shared, (void)extra;
+  struct work work = {.rows = 0};
+  if (function != (u64 *)1 || stream == NULL || !stream->late) return SUCCESS;
+  work.start = *(struct start *)arguments[0];
+  return work.start.phases == PHASE_MOVE ? put(stream, work) : SUCCESS;
+}
 
 // Copies.
-int cuMemcpyAsync(u64 to, u64 from, size_t bytes, u64 *stream) { return (void)stream, memmove((void *)to, (void *)from, bytes), SUCCESS; }
-int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t bytes, u64 *stream) { return find(from) ? cuMemcpyAsync((u64)to, from, bytes, stream) : INVALID; }
-int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, u64 *stream) { return find(to) ? cuMemcpyAsync(to, (u64)from, bytes, stream) : INVALID; }
+int cuMemcpyAsync(u64 to, u64 from, size_t bytes, struct stream *stream) {
+  return put(stream, (struct work){(char *)to, (char *)from, bytes, bytes, bytes, 1, {0}});
+}
+int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t bytes, struct stream *stream) { return find(from) ? cuMemcpyAsync((u64)to, from, bytes, stream) : INVALID; }
+int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, struct stream *stream) { return find(to) ? cuMemcpyAsync(to, (u64)from, bytes, stream) : INVALID; }
 int cuMemcpyDtoH_v2(void *to, u64 from, size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, NULL); }
 int cuMemcpyHtoD_v2(u64 to, const void *from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, NULL); }
 int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, u64 *stream) { return (void)stream, memset((void *)at, byte, bytes), SUCCESS; }
@@ -146,17 +229,14 @@ struct copy {
   struct side from, to;
   size_t width, height;
 };
-int cuMemcpy2DAsync_v2(const struct copy *copy, u64 *stream) {
-  (void)stream;
+int cuMemcpy2DAsync_v2(const struct copy *copy, struct stream *stream) {
   const struct side *sides[] = {&copy->from, &copy->to};
   char *start[2];
   for (int at = 0; at < 2; ++at) {
     if (sides[at]->pitch < copy->width || sides[at]->pitch > INT32_MAX) return INVALID;
     start[at] = sides[at]->kind == 1 ? (char *)sides[at]->host : (char *)sides[at]->device;
   }
-  for (size_t row = 0; row < copy->height; ++row)
-    memmove(start[1] + row * copy->to.pitch, start[0] + row * copy->from.pitch, copy->width);
-  return SUCCESS;
+  return put(stream, (struct work){start[1], start[0], copy->to.pitch, copy->from.pitch, copy->width, copy->height, {0}});
 }
 
 // Memory of the host.
