@@ -124,7 +124,8 @@ fn both_ends_agree_whatever_memory_ranks_have() {
 fn who_passes_on_what_it_has_on_a_device_keeps_it_in_a_slot() {
     let reach = reach([Memory::Segment, Memory::Segment, Memory::Device, Memory::Device], true);
     let programs = programs(&reach, RouteOptions::default());
-    let passed: Vec<&Item> = programs[2..].iter().flat_map(|program| &program.items).filter(|item| item.readers > 0).collect();
+    let passed: Vec<&Item> =
+        programs[2..].iter().flat_map(|program| &program.items).filter(|item| item.readers > 0).collect();
     assert!(!passed.is_empty());
     assert!(passed.iter().all(|item| item.unpacks && item.storage == Storage::Slot), "{passed:?}");
 }

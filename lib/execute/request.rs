@@ -146,6 +146,9 @@ impl Reshard {
                 _ => None,
             },
         };
+        if let Some(why) = report.staged.as_ref().filter(|_| group.rank == Rank(0)) {
+            log::info!("tensors on GPUs go through memory of the hosts: {why}");
+        }
         let (plan, flows) = (planned.plan, planned.flows);
         if let Some(Way::Direct(places)) = &way {
             let transfer = DeviceTransfer::init(group, &plan, &flows, &local, places, deadline)?;

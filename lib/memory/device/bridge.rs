@@ -53,7 +53,7 @@ pub struct Bridge {
     lanes: Vec<Lane>,
     copies: Vec<Copy>,
     rows: Vec<Rows>,
-    /// Whether the kernel may be used: each device has one process, and all staging is locked in memory.
+    /// Whether the kernel may be used: it is there, each device has one process, and all staging is locked in memory.
     launches: bool,
     tables: Vec<Tables>,
     kept: Option<Kept>,
@@ -118,11 +118,12 @@ impl Bridge {
             lanes.push(Lane::new(device)?);
             lanes.push(Lane::new(device)?);
             // Loading may wait for work on the device, so it is done before there is any.
-            let kernels = alone.then(|| Kernels::load(device)).transpose()?;
+            let kernels = if alone { load(device) } else { None };
             tables.push(Tables { kernels, ..Tables::default() });
         }
+        let launches = tables.iter().all(|tables| tables.kernels.is_some());
         let kept = Some(Kept::default());
-        Ok(Self { shores, lanes, copies: Vec::new(), rows: Vec::new(), launches: alone, tables, kept })
+        Ok(Self { shores, lanes, copies: Vec::new(), rows: Vec::new(), launches, tables, kept })
     }
 
     /// The first device, whose streams starts may be put on.
@@ -273,6 +274,15 @@ impl Bridge {
     pub fn landed(&mut self, lane: usize) -> Result<bool, DeviceError> {
         self.lanes[lane].landed()
     }
+}
+
+/// The kernels, where they can be had: without them copies are slower and as right.
+fn load(device: &Device) -> Option<Arc<Kernels>> {
+    let loaded = Kernels::load(device);
+    if let Err(error) = &loaded {
+        log::warn!("copy engines alone move what is on {}, so short rows are slow: {error}", device.label());
+    }
+    loaded.ok()
 }
 
 impl Tables {
