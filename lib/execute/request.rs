@@ -116,7 +116,8 @@ impl Reshard {
             .and_then(inspect_tensors);
         let canonical = canonical_options(group, route_options);
         let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
-        let way = agreement.is_on_devices().then(|| find_way(group, &agreement, route_options.kind, deadline));
+        let way =
+            agreement.is_on_devices().then(|| find_way(group, manifest, &agreement, route_options.kind, deadline));
         let mut way = way.transpose()?;
         let topology = match &way {
             Some(Way::Direct(places)) => &places.by_device,
@@ -124,7 +125,8 @@ impl Reshard {
         };
         let planned = planned::plan(group, topology, manifest, route_options, &agreement);
         let (mut planned, mut routes) = planned::add_up(group, topology, planned, deadline)?;
-        if let (Some(Way::Direct(_)), Some(why)) = (&way, unmapped_destination(&agreement).filter(|_| routes.hops > 1)) {
+        if let (Some(Way::Direct(_)), Some(why)) = (&way, unmapped_destination(&agreement).filter(|_| routes.hops > 1))
+        {
             way = Some(Way::Staged(why));
             let again = planned::plan(group, &group.topology, manifest, route_options, &agreement);
             (planned, routes) = planned::add_up(group, &group.topology, again, deadline)?;
@@ -269,6 +271,19 @@ impl Reshard {
                 engine.execution(reservation.number).map_or((0, 0), |execution| execution.done())
             }
             Runner::Device(transfer) => (u64::from(!self.started || transfer.test().unwrap_or(false)), 1),
+        }
+    }
+
+    /// Finite values that became infinite since the last start, where this rank cast them. An element counts once,
+    /// however many ranks receive it, so the sum over all ranks says how many there are, whatever the route.
+    pub fn saturated(&self) -> u64 {
+        match &self.runner {
+            Runner::Host(reservation) => {
+                let mut engine = reservation.group.engine.lock();
+                engine.execution(reservation.number).map_or(0, |execution| execution.saturated())
+            }
+            // Devices cast nothing.
+            Runner::Device(_) => 0,
         }
     }
 

@@ -167,11 +167,7 @@ fn kernel_files() -> Result<Vec<std::path::PathBuf>, Failure> {
 }
 
 /// Compiles all kernels into the cache, then lets rank 0 replace each file.
-fn replace_kernels(
-    world: &Communicator,
-    device: &Device,
-    change: impl Fn(Vec<u8>) -> Vec<u8>,
-) -> Result<(), Failure> {
+fn replace_kernels(world: &Communicator, device: &Device, change: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<(), Failure> {
     for kernel in KERNELS {
         machine_code(kernel, &device.architecture())?;
     }

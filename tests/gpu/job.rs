@@ -68,7 +68,9 @@ impl Job {
             jobs.push(Self::new(ranks, "move", &case::names(ranks)));
         }
         for way in [OFF, TWO_DOMAINS] {
-            jobs.push(Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way));
+            jobs.push(
+                Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way),
+            );
         }
         jobs.push(Self::new(2, "ways", &ways::NAMES));
         for way in [OFF, TWO_DOMAINS] {

@@ -9,6 +9,7 @@ use super::super::{ExecuteError, Group, Mapped, Side};
 use super::links::{LinkFacts, LinkVerdict, Test, test};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::{Device, Kernels, inspect};
+use crate::plan::Manifest;
 use crate::route::RouteKind;
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -84,10 +85,12 @@ pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, E
 /// Finds out; collective.
 pub(crate) fn find_way(
     group: &Group,
+    manifest: &Manifest,
     agreement: &Agreement,
     route: RouteKind,
     deadline: Deadline,
 ) -> Result<Way, ExecuteError> {
+    check_unchanged(manifest)?;
     let memory = &agreement.memory;
     if let Some(why) = why_staged(group, agreement, route) {
         return Ok(Way::Staged(why));
@@ -126,6 +129,19 @@ pub(crate) fn find_way(
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
     }))
+}
+
+/// Tensors whose elements are added up or cast on the way are refused: what moves bytes of devices copies them.
+fn check_unchanged(manifest: &Manifest) -> Result<(), ExecuteError> {
+    for tensor in manifest.tensors() {
+        let change = match tensor.source.reduction() {
+            Some(_) => "its terms are added up",
+            None if tensor.is_cast() => "its elements are cast",
+            None => continue,
+        };
+        return Err(ExecuteError::ChangeOnDevices { tensor: tensor.name.clone(), change });
+    }
+    Ok(())
 }
 
 /// Why a destination cannot be read from, where the plan has ranks that pass on what they received.
