@@ -270,31 +270,3 @@ fn exchange(
     };
     prepared.invitations.keys().map(read).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
-    use crate::plan::{Manifest, Transform};
-    use std::sync::Arc;
-
-    #[test]
-    fn elements_that_change_are_refused() {
-        let side = |dtype, placement| {
-            let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
-            Arc::new(Layout::new(vec![4], dtype, mesh, vec![placement]).unwrap())
-        };
-        let verdict = |from, placement, to| {
-            let mut manifest = Manifest::new();
-            let (source, destination) = (side(from, placement), side(to, Placement::shard(0)));
-            manifest.push_with("w", source, destination, Transform::Cast).unwrap();
-            check_unchanged(&Plan::compile(Arc::new(manifest), 2).unwrap()).map_err(|error| error.to_string())
-        };
-        let (whole, terms) = (Placement::Replicate, Placement::Partial(Reduction::Sum));
-        assert_eq!(verdict(Dtype::BF16, whole.clone(), Dtype::BF16), Ok(()));
-        let cast = verdict(Dtype::F32, whole, Dtype::BF16).unwrap_err();
-        assert!(cast.starts_with("tensor \"w\": its elements are cast on the way"), "{cast}");
-        let sum = verdict(Dtype::F32, terms, Dtype::F32).unwrap_err();
-        assert!(sum.starts_with("tensor \"w\": its terms are added up on the way"), "{sum}");
-    }
-}
