@@ -5,7 +5,7 @@ use super::program::Storage;
 use crate::base::Rank;
 use crate::layout::{Interval, Layout};
 use crate::plan::Plan;
-use crate::route::{LocalFlow, Neighbour, Piece, Place};
+use crate::route::{LocalFlow, Neighbour, Piece};
 use crate::topology::Topology;
 
 /// Runs that are shorter on average are packed rather than read from another process one by one: each range of
@@ -56,6 +56,7 @@ impl Reach {
     /// nobody.
     fn feeds(&self, topology: &Topology, parent: &Neighbour, child: &Neighbour) -> bool {
         parent.is_root
+            && !parent.adds
             && child.wants
             && child.is_leaf
             && self.mapped
@@ -67,6 +68,7 @@ impl Reach {
     /// Whether chunks of a flow are sent over a link or lie in slots anywhere, which limits their size.
     pub(super) fn is_staged(&self, topology: &Topology, flow: &LocalFlow, packs: bool) -> bool {
         packs
+            || flow.sums.is_some()
             || self.mixed[flow.path.root().index()]
             || !flow.path.all_edges(|parent, child| {
                 let stored = self.storage(parent, packs);
@@ -88,6 +90,7 @@ impl Reach {
                 && topology.domain(child.rank) == topology.domain(root)
         };
         if flow.path.first_receiver().is_some()
+            && flow.sums.is_none()
             && (self.device[root.index()] || !flow.path.all_edges(|parent, child| !is_onto_device(parent, child)))
         {
             return true;
@@ -99,6 +102,7 @@ impl Reach {
                 && !self.shared[child.rank.index()]
         };
         self.mapped
+            && flow.sums.is_none()
             && flow.path.first_receiver().is_some()
             && !self.shared[root.index()]
             && flow.path.all_edges(local)
@@ -120,7 +124,7 @@ impl Reach {
     /// Whether `rank` copies any flow into the tensors of others.
     pub(super) fn is_feeder(&self, topology: &Topology, flows: &[LocalFlow], rank: Rank) -> bool {
         let sides = Sides { topology, reach: self, rank };
-        flows.iter().any(|flow| flow.place.children.iter().any(|child| sides.feeds(&flow.place, child)))
+        flows.iter().any(|flow| flow.place.children.iter().any(|child| sides.feeds(flow, child)))
     }
 }
 
@@ -133,24 +137,25 @@ pub(super) struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    fn own(&self, place: &Place) -> Neighbour {
-        let (is_root, is_leaf) = (place.parent.is_none(), place.children.is_empty());
-        Neighbour { rank: self.rank, is_root, wants: place.wants, is_leaf }
+    fn own(&self, flow: &LocalFlow) -> Neighbour {
+        let (is_root, is_leaf) = (flow.path.root() == self.rank, flow.place.children.is_empty());
+        Neighbour { rank: self.rank, is_root, adds: is_root && flow.sums.is_some(), wants: flow.place.wants, is_leaf }
     }
 
     /// Whether this rank copies into the tensors of a child.
-    pub(super) fn feeds(&self, place: &Place, child: &Neighbour) -> bool {
-        self.reach.feeds(self.topology, &self.own(place), child)
+    pub(super) fn feeds(&self, flow: &LocalFlow, child: &Neighbour) -> bool {
+        self.reach.feeds(self.topology, &self.own(flow), child)
     }
 
     /// Whether its parent copies into this rank's tensors.
-    pub(super) fn is_fed(&self, place: &Place) -> bool {
-        place.parent.as_ref().is_some_and(|parent| self.reach.feeds(self.topology, parent, &self.own(place)))
+    pub(super) fn is_fed(&self, flow: &LocalFlow) -> bool {
+        let parent = flow.place.parent.as_ref();
+        parent.is_some_and(|parent| self.reach.feeds(self.topology, parent, &self.own(flow)))
     }
 
-    /// Where this rank keeps its chunks; `packs` says that the root packs them.
-    pub(super) fn stored(&self, place: &Place, packs: bool) -> Storage {
-        self.reach.storage(&self.own(place), packs)
+    /// Where this rank keeps its chunks; `packs` says that the root packs them, or adds them up in slots.
+    pub(super) fn stored(&self, flow: &LocalFlow, packs: bool) -> Storage {
+        self.reach.storage(&self.own(flow), packs)
     }
 }
 

@@ -38,9 +38,11 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Rounds before counting, in which what grows to its size once may do so, and counted ones.
+/// Rounds before counting, in which what grows to its size once may do so, counted ones, and those behind: who has done the
+/// last one knows that all have begun the one before, so whoever leaves wakes no control connections while others count.
 const WARM: usize = 3;
 const COUNTED: usize = 20;
+const AFTER: usize = 2;
 
 pub(crate) fn run(names: &[String]) -> Result<(), Box<dyn Error>> {
     let world = Communicator::world(&WorldOptions::from_environment()?)?;
@@ -74,7 +76,12 @@ fn count(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
     world.barrier(deadline())?;
     std::thread::sleep(Duration::from_millis(200));
     let mut free = mem_get_info()?.0;
-    for round in 0..WARM + COUNTED {
+    let mut taken = 0;
+    for round in 0..WARM + COUNTED + AFTER {
+        if round == WARM + COUNTED {
+            COUNT.store(false, Ordering::SeqCst);
+            taken = free as i64 - mem_get_info()?.0 as i64;
+        }
         if round == WARM {
             free = mem_get_info()?.0;
             COUNT.store(true, Ordering::SeqCst);
@@ -82,11 +89,7 @@ fn count(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
         if on_stream { transfer.start_on(&stream) } else { transfer.start() }?;
         transfer.wait(deadline())?;
     }
-    COUNT.store(false, Ordering::SeqCst);
-    let (host, now) = (ALLOCATIONS.swap(0, Ordering::SeqCst), mem_get_info()?.0);
-    let taken = free as i64 - now as i64;
-    // The hub, in the process of rank 0, must not hear of others that are done before it.
-    std::thread::sleep(Duration::from_millis(200));
+    let host = ALLOCATIONS.swap(0, Ordering::SeqCst);
     world.barrier(deadline())?;
     let all = world.allgather(&[host.to_le_bytes(), taken.to_le_bytes()].concat(), deadline())?;
     let staging = transfer.report().staging_bytes;

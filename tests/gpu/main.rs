@@ -11,6 +11,9 @@
 mod access;
 mod case;
 mod counted;
+#[path = "../reshard/elements.rs"]
+#[allow(dead_code)]
+mod elements;
 mod faults;
 mod job;
 mod links;

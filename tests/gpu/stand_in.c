@@ -1,4 +1,4 @@
-// Stands in for the CUDA driver on a machine without one: libcuda.so.1 over memory of the host. In: calls of the driver
+// Stands in for the CUDA driver on a machine without one: libcuda.so over memory of the host. In: calls of the driver
 // interface, STAND_IN_DEVICES (2). Out: what the driver would answer. Guarantee: memory, mappings, descriptors and copies
 // are real, across processes too. Work on streams is done at once; on streams with priority it is done late, when their
 // events have been asked for some times. Kernels are accepted and not run, but for the moves of `pack` on streams with

@@ -7,7 +7,7 @@ use crate::planner::layout;
 use crate::results::Outcome;
 use crate::transfer::{Spot, Transfer, row_major};
 use crate::traps::{Place, Trap, apart, rows, traps};
-use crossmesh::comm::{Communicator, ReshardOptions, Side, WorldOptions};
+use crossmesh::comm::{Communicator, Device, ReshardOptions, Side, WorldOptions};
 use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Placement, Split, View};
 use crossmesh::plan::Manifest;
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
@@ -97,6 +97,8 @@ fn pairs() -> Vec<Trap> {
 
 fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
     let (mut sprung, mut staged) = (0, 0);
+    // Kept open: its context would be made anew for every buffer otherwise.
+    let _device = Device::open(world.rank().0 % 2)?;
     let list = if name == "pairs" { pairs() } else { traps() };
     for trap in list {
         for route in ROUTES {

@@ -4,7 +4,7 @@
 
 use super::super::ExecuteError;
 use super::super::Side;
-use super::super::bind::{CopyOp, End, Place, own_ends};
+use super::super::bind::{CopyOp, End, Place, UNCHANGED, own_ends};
 use super::super::execution::Stage;
 use super::Attach;
 use crate::base::Rank;
@@ -26,7 +26,7 @@ impl Attach<'_> {
                 Place::Span(span) => Some(Shore::Fixed(&spans[span as usize])),
                 Place::Slot => Some(Shore::Staging(self.prepared.slots.bytes)),
                 Place::PeerSlot(peer) => Some(Shore::Staging(self.peer_slot_bytes[peer as usize])),
-                Place::SendSlot | Place::Process { .. } => None,
+                Place::SendSlot | Place::SumSlot(_) | Place::Process { .. } => None,
             };
             let (Some(device), Some(source), Some(destination)) =
                 (device_of(spans, op), shore(op.source), shore(op.destination))
@@ -58,10 +58,12 @@ impl Attach<'_> {
             let (Some(ends), Some(place)) = (own_ends(plan, local, Side::Destination, piece), place) else {
                 return Err(self.missing(Rank::default(), tensor));
             };
+            let dtype = prepared.program.dtype(plan, number, tensor);
             for end in ends {
-                self.copies.add(plan, piece, &(End::Packed { offset: packed }, Place::Slot), &(end, place))?;
+                let slot = (End::Packed { offset: packed, dtype }, Place::Slot);
+                self.copies.add(plan, piece, &slot, &(end, place), UNCHANGED)?;
             }
-            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
+            packed += (piece.end - piece.start) * dtype.bytes();
         }
         self.stage(first)
     }

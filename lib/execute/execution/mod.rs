@@ -6,6 +6,7 @@ mod copies;
 mod feed;
 mod receive;
 mod send;
+mod sums;
 
 pub(super) use feed::{Feeds, Receiver, Sender};
 
@@ -27,6 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 enum ItemPhase {
     Waiting,
     Granted,
+    /// In its slot, before its turn to be added.
+    Arrived,
     Available,
 }
 
@@ -38,7 +41,12 @@ struct ItemState {
     holds: u32,
     /// Copies of devices that are on their way for it.
     under_way: u32,
+    /// The next term to be added to a sum.
+    next_term: u32,
 }
+
+/// Of an item before its start.
+const NEW: ItemState = ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, under_way: 0, next_term: 0 };
 
 /// A chunk that is read from a peer.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +106,8 @@ pub(super) struct Execution {
     flights: Vec<VecDeque<Landing>>,
     items_left: usize,
     pushes_left: usize,
+    /// Finite values of this start that this rank made infinite.
+    saturated: u64,
     scratch: RangeScratch,
 }
 
@@ -115,7 +125,7 @@ impl Execution {
             active: false,
             opened: false,
             awaits_turn: false,
-            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, under_way: 0 }; items],
+            items: vec![NEW; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
@@ -128,6 +138,7 @@ impl Execution {
             flights: (0..lanes).map(|_| VecDeque::with_capacity(Bridge::DEPTH)).collect(),
             items_left: 0,
             pushes_left: 0,
+            saturated: 0,
             scratch: RangeScratch::default(),
             by_world,
             bound,
@@ -179,6 +190,11 @@ impl Execution {
         ((all - left) as u64, all as u64)
     }
 
+    /// Finite values that became infinite here since the last start.
+    pub(super) fn saturated(&self) -> u64 {
+        self.saturated
+    }
+
     /// Notes the stream that the next start comes behind, if any.
     pub(super) fn enter(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         match (&self.bound.gate, stream) {
@@ -206,11 +222,13 @@ impl Execution {
         self.awaits_turn = false;
         self.items_left = 0;
         self.pushes_left = self.pushes.len();
+        self.saturated = 0;
         for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
             let held = item.incoming == Incoming::Held;
             let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
             state.phase = if held { ItemPhase::Available } else { ItemPhase::Waiting };
             state.slot = None;
+            state.next_term = item.terms.start;
             state.holds = item.pushes.len() as u32 + slot_readers + u32::from(item.unpacks);
             self.items_left += if held { 0 } else { steps_of(item) };
         }
@@ -306,7 +324,10 @@ impl Execution {
         if holds == 0 {
             self.release_slot(item);
         }
-        Ok(())
+        match self.bound.program.items[item as usize].sum {
+            Some(sum) => self.added(sum),
+            None => Ok(()),
+        }
     }
 
     fn release_slot(&mut self, item: u32) {

@@ -9,6 +9,7 @@ use super::super::{ExecuteError, Group, Mapped, Side};
 use super::links::{LinkFacts, LinkVerdict, Test, test};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::{Device, Kernels, inspect};
+use crate::plan::Manifest;
 use crate::route::RouteKind;
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -86,20 +87,22 @@ pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, E
 /// Finds out; collective.
 pub(crate) fn find_way(
     group: &Group,
+    manifest: &Manifest,
     agreement: &Agreement,
     route: RouteKind,
     deadline: Deadline,
 ) -> Result<Way, ExecuteError> {
+    check_unchanged(manifest)?;
     let memory = &agreement.memory;
     if let Some(why) = why_staged(group, agreement, route) {
         return Ok(Way::Staged(why));
     }
     let opened = match memory[group.rank.index()] {
-        MemoryOf::Device(ordinal) => open(ordinal).map(Some),
+        MemoryOf::Device(ordinal) => Device::open(ordinal).map(Some),
         _ => Ok(None),
     };
-    let device = commit(group, opened, deadline)?;
-    let mine: [u8; 16] = device.as_ref().map_or([0; 16], |(device, _)| device.properties().uuid);
+    let device = commit(group, opened.map_err(ExecuteError::from), deadline)?;
+    let mine: [u8; 16] = device.as_ref().map_or([0; 16], |device| device.properties().uuid);
     let identities: Vec<[u8; 16]> = gather(group, &mine, deadline)?;
     let ranks: Vec<usize> = (0..memory.len()).filter(|&rank| matches!(memory[rank], MemoryOf::Device(_))).collect();
     let mut numbers: BTreeMap<[u8; 16], u32> = BTreeMap::new();
@@ -107,32 +110,46 @@ pub(crate) fn find_way(
         let next = numbers.len() as u32;
         numbers.entry(identities[rank]).or_insert(next);
     }
-    if numbers.len() > 1
-        && let Some(why) = untrusted(group, device.as_ref().map(|(device, _)| device), deadline)?
-    {
-        return Ok(Way::Staged(why));
+    let access = if numbers.len() > 1 { peer_access(group, deadline)? } else { PeerAccess::Trusted };
+    if access == PeerAccess::Off {
+        return Ok(Way::Staged("CROSSMESH_PEER_ACCESS is off".into()));
+    }
+    let kernels = device.as_ref().map(Kernels::load).transpose().map_err(ExecuteError::from);
+    let kernels = commit(group, kernels, deadline)?;
+    if access == PeerAccess::Tested {
+        let facts = test(group, device.as_ref(), Test { fresh: false, measured: false }, deadline)?;
+        if let Some(why) = broken(&facts) {
+            return Ok(Way::Staged(why));
+        }
     }
     // Ranks without tensors are in no flow; their number does not matter.
     let domains: Vec<u32> =
         (0..memory.len()).map(|rank| numbers.get(&identities[rank]).copied().unwrap_or(0)).collect();
     Ok(Way::Direct(Places {
-        device,
+        device: device.zip(kernels),
         shared: numbers.len() < ranks.len(),
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
     }))
 }
 
+/// Tensors whose elements are added up or cast on the way are refused: what moves bytes of devices copies them.
+fn check_unchanged(manifest: &Manifest) -> Result<(), ExecuteError> {
+    for tensor in manifest.tensors() {
+        let change = match tensor.source.reduction() {
+            Some(_) => "its terms are added up",
+            None if tensor.is_cast() => "its elements are cast",
+            None => continue,
+        };
+        return Err(ExecuteError::ChangeOnDevices { tensor: tensor.name.clone(), change });
+    }
+    Ok(())
+}
+
 /// Why a destination cannot be read from, where the plan has ranks that pass on what they received.
 pub(crate) fn unmapped_destination(agreement: &Agreement) -> Option<String> {
     let rank = agreement.mappable.iter().position(|mappable| !mappable[1])?;
     Some(format!("rank {rank} has destinations in memory that peers cannot map, and others read them"))
-}
-
-fn open(ordinal: u32) -> Result<(Device, Arc<Kernels>), ExecuteError> {
-    let device = Device::open(ordinal)?;
-    let kernels = Kernels::load(&device)?;
-    Ok((device, kernels))
 }
 
 /// Why bytes cannot go from GPU to GPU, by what all ranks stated.
@@ -159,19 +176,12 @@ fn why_staged(group: &Group, agreement: &Agreement, route: RouteKind) -> Option<
     (group.mapped == Mapped::Staged).then(|| "CROSSMESH_MAPPED is staged".to_string())
 }
 
-/// Why GPUs must not read from each other; collective.
-fn untrusted(group: &Group, device: Option<&Device>, deadline: Deadline) -> Result<Option<String>, ExecuteError> {
+/// The most careful setting of any rank; collective.
+fn peer_access(group: &Group, deadline: Deadline) -> Result<PeerAccess, ExecuteError> {
     let wanted = env::value::<PeerAccess>(env::PEER_ACCESS).map_err(ExecuteError::from);
     let wanted = commit(group, wanted.map(Option::unwrap_or_default), deadline)?;
     let all: Vec<PeerAccess> = gather(group, &wanted, deadline)?;
-    match all.into_iter().min().unwrap_or_default() {
-        PeerAccess::Off => Ok(Some("CROSSMESH_PEER_ACCESS is off".into())),
-        PeerAccess::Trusted => Ok(None),
-        PeerAccess::Tested => {
-            let facts = test(group, device, Test { fresh: false, measured: false }, deadline)?;
-            Ok(broken(&facts))
-        }
-    }
+    Ok(all.into_iter().min().unwrap_or_default())
 }
 
 /// The first link that did not pass.
@@ -190,6 +200,8 @@ fn broken(facts: &[LinkFacts]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
+    use crate::plan::Transform;
 
     #[test]
     fn one_bad_link_is_enough() {
@@ -201,5 +213,25 @@ mod tests {
         assert!(why.contains("rank 1 to that of rank 0") && why.contains("3 wrong"), "{why}");
         let why = broken(&[link(2, 0, LinkVerdict::Failed { why: "no memory".into() }), good]).unwrap();
         assert!(why.contains("no memory"), "{why}");
+    }
+
+    #[test]
+    fn elements_that_change_are_refused() {
+        let side = |dtype, placement| {
+            let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
+            Arc::new(Layout::new(vec![4], dtype, mesh, vec![placement]).unwrap())
+        };
+        let verdict = |from, placement, to| {
+            let mut manifest = Manifest::new();
+            let (source, destination) = (side(from, placement), side(to, Placement::shard(0)));
+            manifest.push_with("w", source, destination, Transform::Cast).unwrap();
+            check_unchanged(&manifest).map_err(|error| error.to_string())
+        };
+        let (whole, terms) = (Placement::Replicate, Placement::Partial(Reduction::Sum));
+        assert_eq!(verdict(Dtype::BF16, whole.clone(), Dtype::BF16), Ok(()));
+        let cast = verdict(Dtype::F32, whole, Dtype::BF16).unwrap_err();
+        assert!(cast.starts_with("tensor \"w\": its elements are cast on the way"), "{cast}");
+        let sum = verdict(Dtype::F32, terms, Dtype::F32).unwrap_err();
+        assert!(sum.starts_with("tensor \"w\": its terms are added up on the way"), "{sum}");
     }
 }

@@ -13,7 +13,7 @@ use super::params::{BOARD_WORDS, NONE, PHASE_MOVE, Piece, Start, Unit};
 use super::stream::{End, Event, Rows, Stream};
 use super::table::{raw, upload};
 use crate::base::Deadline;
-use crate::memory::copy::CopyTable;
+use crate::memory::copy::{CopyTable, Operation};
 use crate::memory::{MemoryError, SharedMemory, Span};
 use std::ops::Range;
 use std::sync::Arc;
@@ -161,6 +161,9 @@ impl Bridge {
         let to_staging = boxes.iter().any(|boxes| is_staging(&boxes.destination));
         let (mut places, mut works, mut staging) = (Vec::new(), Vec::new(), 0);
         for BridgeBoxes { boxes, source, destination } in boxes {
+            if boxes.clone().any(|index| table.get(index).0.operation != Operation::Move) {
+                return Err(MemoryError::OnDevice { bytes: 0, device });
+            }
             for end in [source, destination] {
                 places.push(match end {
                     Shore::Fixed(span) => Place { address: span.start() as u64, bytes: span.bytes() },
