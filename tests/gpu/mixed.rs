@@ -94,44 +94,84 @@ fn contents(tensor: usize, rows: u64, contiguous: bool, round: u64) -> Vec<u8> {
     contents
 }
 
-/// Moves tensors of so many rows, compares them, and times the move if it is for that: GB/s of the slowest rank.
-fn move_rows(world: &Communicator, name: &str, rows: u64, contiguous: bool) -> Result<f64, Failure> {
-    let (moves, rank) = (moves(name)?, world.rank());
-    let mut manifest = Manifest::new();
-    let layout = |rank| -> Result<Arc<Layout>, Failure> {
-        let mesh = Arc::new(Mesh::contiguous(vec![1], Rank(rank))?);
-        Ok(Arc::new(Layout::new(vec![rows, ROW], Dtype::U8, mesh, vec![Placement::Replicate])?))
-    };
-    for (number, moved) in moves.iter().enumerate() {
-        manifest.push(format!("tensor{number}"), layout(moved.from)?, layout(1 - moved.from)?)?;
+/// Tensors of so many rows at a rank.
+struct Part {
+    moves: Vec<Move>,
+    rows: u64,
+    contiguous: bool,
+    manifest: Arc<Manifest>,
+    buffers: Buffers,
+    /// What is said when something is wrong.
+    what: String,
+}
+
+impl Part {
+    fn new(name: &str, rank: Rank, rows: u64, contiguous: bool) -> Result<Self, Failure> {
+        let moves = moves(name)?;
+        let mut manifest = Manifest::new();
+        let layout = |rank| -> Result<Arc<Layout>, Failure> {
+            let mesh = Arc::new(Mesh::contiguous(vec![1], Rank(rank))?);
+            Ok(Arc::new(Layout::new(vec![rows, ROW], Dtype::U8, mesh, vec![Placement::Replicate])?))
+        };
+        for (number, moved) in moves.iter().enumerate() {
+            manifest.push(format!("tensor{number}"), layout(moved.from)?, layout(1 - moved.from)?)?;
+        }
+        let manifest = Arc::new(manifest);
+        let mut buffers = Buffers::new(&manifest);
+        let (view, _, bytes) = view(rows, contiguous);
+        for (number, moved) in moves.iter().enumerate().filter(|_| rows > 0) {
+            let source = rank.0 == moved.from;
+            let side = if source { Side::Source } else { Side::Destination };
+            let buffer = moved.kinds[usize::from(!source)].buffer(rank.0, bytes);
+            buffers.set(side, number, buffer, view.clone());
+        }
+        let what = format!("{name}, rank {rank}, {rows} rows, contiguous {contiguous}");
+        Ok(Self { moves, rows, contiguous, manifest, buffers, what })
     }
-    let manifest = Arc::new(manifest);
-    let mut buffers = Buffers::new(&manifest);
-    let (view, _, bytes) = view(rows, contiguous);
-    for (number, moved) in moves.iter().enumerate().filter(|_| rows > 0) {
-        let source = rank.0 == moved.from;
-        let side = if source { Side::Source } else { Side::Destination };
-        let buffer = moved.kinds[usize::from(!source)].buffer(rank.0, bytes);
-        buffers.set(side, number, buffer, view.clone());
+
+    /// A stream of the GPU that this rank's tensors are on.
+    fn stream(&self) -> Result<Option<Stream>, Failure> {
+        let own = |number| self.buffers.get(Side::Source, number).or(self.buffers.get(Side::Destination, number));
+        let device = (0..self.moves.len()).find_map(|number| own(number)?.buffer.device());
+        Ok(device.map(|device| Stream::new(&Device::open(device)?)).transpose()?)
     }
-    let what = format!("{name}, {rows} rows, contiguous {contiguous}");
-    let made = world.reshard_init(&manifest, &buffers, ReshardOptions::default(), deadline());
-    let mut transfer = made.map_err(|error| format!("{what}: {error:?}"))?;
-    if rows > 0 && transfer.report().staged.is_none() {
-        return Err(format!("{what}: nothing says that it goes through the hosts").into());
-    }
-    let own = buffers.get(Side::Source, 0).or(buffers.get(Side::Destination, 0));
-    let device = own.and_then(|tensor| tensor.buffer.device());
-    let stream = device.map(|device| Stream::new(&Device::open(device)?)).transpose()?;
-    for round in 0..3 {
-        for number in 0..moves.len() {
-            if let Some(source) = buffers.get(Side::Source, number) {
-                put(&source.buffer, &contents(number, rows, contiguous, round));
+
+    /// Makes sources hold the values of a round, and destinations nothing of use.
+    fn fill(&self, round: u64) {
+        for number in 0..self.moves.len() {
+            if let Some(source) = self.buffers.get(Side::Source, number) {
+                put(&source.buffer, &contents(number, self.rows, self.contiguous, round));
             }
-            if let Some(destination) = buffers.get(Side::Destination, number) {
-                put(&destination.buffer, &vec![0xee; bytes as usize]);
+            if let Some(destination) = self.buffers.get(Side::Destination, number) {
+                put(&destination.buffer, &vec![0xee; destination.buffer.bytes() as usize]);
             }
         }
+    }
+
+    /// Compares every byte of the destinations.
+    fn check(&self, round: u64) -> Result<(), Failure> {
+        for number in 0..self.moves.len() {
+            let Some(destination) = self.buffers.get(Side::Destination, number) else { continue };
+            let (found, expected) = (take(&destination.buffer), contents(number, self.rows, self.contiguous, round));
+            if let Some(at) = (0..found.len()).find(|&at| found[at] != expected[at]) {
+                return Err(format!("{}, round {round}: byte {at} is wrong", self.what).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves tensors of so many rows, compares them, and times the move if it is for that: GB/s of the slowest rank.
+fn move_rows(world: &Communicator, name: &str, rows: u64, contiguous: bool) -> Result<f64, Failure> {
+    let part = Part::new(name, world.rank(), rows, contiguous)?;
+    let made = world.reshard_init(&part.manifest, &part.buffers, ReshardOptions::default(), deadline());
+    let mut transfer = made.map_err(|error| format!("{}: {error:?}", part.what))?;
+    if rows > 0 && transfer.report().staged.is_none() {
+        return Err(format!("{}: nothing says that it goes through the hosts", part.what).into());
+    }
+    let stream = part.stream()?;
+    for round in 0..3 {
+        part.fill(round);
         match stream.as_ref().filter(|_| round == 2) {
             Some(stream) => {
                 transfer.start_on(stream)?;
@@ -139,14 +179,8 @@ fn move_rows(world: &Communicator, name: &str, rows: u64, contiguous: bool) -> R
             }
             None => transfer.start()?,
         }
-        transfer.wait(deadline()).map_err(|error| format!("{what}: {error:?}"))?;
-        for number in 0..moves.len() {
-            let Some(destination) = buffers.get(Side::Destination, number) else { continue };
-            let (found, expected) = (take(&destination.buffer), contents(number, rows, contiguous, round));
-            if let Some(at) = (0..found.len()).find(|&at| found[at] != expected[at]) {
-                return Err(format!("{what}, rank {rank}, round {round}: byte {at} is wrong").into());
-            }
-        }
+        transfer.wait(deadline()).map_err(|error| format!("{}: {error:?}", part.what))?;
+        part.check(round)?;
         world.barrier(deadline())?;
     }
     if rows == TIMED { rate(world, &mut transfer) } else { Ok(0.0) }

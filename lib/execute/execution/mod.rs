@@ -389,6 +389,9 @@ impl Execution {
                     those before it are finished"
                 .into();
         }
+        if self.awaits_stream() {
+            return "what the caller's stream held before the start has not run".into();
+        }
         let mut parts = Vec::new();
         for peer in &self.bound.peers {
             let who = format!("rank {} on host {}", peer.rank, peer.host);
