@@ -65,12 +65,13 @@ __device__ __noinline__ void move_rows(Side source, Side destination, u32 run, u
   }
 }
 
-__device__ __forceinline__ void move_unit(const Piece &piece, const Unit &unit) {
+__device__ __forceinline__ void move_unit(const Start &start, const Unit &unit) {
+  const Piece &piece = start.pieces[unit.piece];
   u32 plane = unit.first / piece.rows;
   u32 first = unit.first - plane * piece.rows;
-  Side source = {piece.source + plane * piece.source_plane, piece.source_row, piece.source_plane};
-  Side destination = {piece.destination + plane * piece.destination_plane, piece.destination_row,
-                      piece.destination_plane};
+  Side source = {start.source_base + piece.source + plane * piece.source_plane, piece.source_row, piece.source_plane};
+  Side destination = {start.destination_base + piece.destination + plane * piece.destination_plane,
+                      piece.destination_row, piece.destination_plane};
   switch (piece.width) {
     case 16:
       return move_rows<uint4>(source, destination, piece.run, first, unit.rows, piece.rows);
@@ -120,7 +121,7 @@ __device__ bool move_units(const Start &start, u32 epoch) {
       if (unit.gate != NONE && !pass_gate(start, unit.gate, epoch, lane)) return false;
       passed = unit.gate;
     }
-    move_unit(start.pieces[unit.piece], unit);
+    move_unit(start, unit);
     if (unit.report != NONE) {
       __syncwarp();
       if (lane == 0) report_unit(start, unit.report, epoch);

@@ -86,6 +86,8 @@ struct Start {
   u32 await_count;
   u32 leave_first;  // words of the board awaited before leaving
   u32 leave_count;
+  u64 source_base;  // added to all source addresses
+  u64 destination_base;
 };
 
 static const u32 MAX_RANK = 8;
@@ -121,6 +123,6 @@ static_assert(sizeof(Piece) == 64, "Piece");
 static_assert(sizeof(Unit) == 20, "Unit");
 static_assert(sizeof(Report) == 16, "Report");
 static_assert(sizeof(Verdict) == 32, "Verdict");
-static_assert(sizeof(Start) == 104, "Start");
+static_assert(sizeof(Start) == 120, "Start");
 static_assert(sizeof(Box) == 224, "Box");
 static_assert(sizeof(OrderedWrites) == 72, "OrderedWrites");

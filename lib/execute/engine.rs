@@ -8,12 +8,13 @@ use super::alarm::Alarm;
 use super::execution::Execution;
 use super::links::Links;
 use super::rest::{self, Rest};
+use super::signals::Signals;
 use super::turns::Turns;
-use crate::base::{Backoff, Deadline, Rank};
+use crate::base::{Backoff, Deadline};
 use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
-use crate::transport::{Capabilities, Event, MessageLink, Signal};
-use std::collections::HashMap;
+use crate::memory::device::Stream;
+use crate::transport::{Capabilities, Event, MessageLink};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,14 +27,6 @@ const VERDICT: Duration = Duration::from_secs(2);
 
 /// How long the progress thread sleeps when nothing wakes it.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Signal indices of one peer that a transfer reserved.
-#[derive(Debug, Clone, Copy)]
-struct Reserved {
-    first: u32,
-    count: u32,
-    execution: u32,
-}
 
 /// Place of a transfer.
 enum Entry {
@@ -48,7 +41,7 @@ pub(super) struct Inner {
     executions: Vec<Entry>,
     /// How many of them are active.
     active: usize,
-    reserved: HashMap<Rank, Vec<Reserved>>,
+    pub(super) signals: Signals,
     events: Vec<Event>,
     failure: Option<Arc<Cause>>,
     pub(super) turns: Turns,
@@ -94,7 +87,7 @@ impl Engine {
             links: Links(links),
             executions: Vec::new(),
             active: 0,
-            reserved: HashMap::new(),
+            signals: Signals::default(),
             events: Vec::with_capacity(1024),
             failure: None,
             turns: Turns::default(),
@@ -132,8 +125,8 @@ impl Engine {
         self.shared.alarm.prepare()
     }
 
-    /// Starts a transfer.
-    pub(super) fn start(&self, execution: u32) -> Result<(), ExecuteError> {
+    /// Starts a transfer, behind what `stream` holds if one is given.
+    pub(super) fn start(&self, execution: u32, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         let mut inner = self.shared.lock();
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
@@ -142,13 +135,12 @@ impl Engine {
         if starting.is_active() {
             return Err(ExecuteError::Active);
         }
-        if let Some((context, members)) = inner.turns.context(execution) {
-            self.shared.control.ask_turn(context, members)?;
-            inner.turns.asked();
-            inner.execution(execution).into_iter().for_each(Execution::await_turn);
-        } else {
-            inner.execution(execution).map_or(Ok(()), Execution::start)?;
+        starting.enter(stream)?;
+        let begun = self.shared.begin(&mut inner, execution);
+        if begun.is_err() {
+            inner.execution(execution).into_iter().for_each(|execution| execution.leave());
         }
+        begun?;
         inner.active += 1;
         self.shared.note_active(&inner);
         drop(inner);
@@ -241,6 +233,17 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Begins a start, or asks for its turn with the shared slots.
+    fn begin(&self, inner: &mut Inner, execution: u32) -> Result<(), ExecuteError> {
+        if let Some((context, members)) = inner.turns.context(execution) {
+            self.control.ask_turn(context, members)?;
+            inner.turns.asked();
+            inner.execution(execution).into_iter().for_each(Execution::await_turn);
+            return Ok(());
+        }
+        inner.execution(execution).map_or(Ok(()), Execution::start)
+    }
+
     /// Tells the progress thread how much there is to do; nothing after a failure.
     fn note_active(&self, inner: &Inner) {
         let active = if inner.failure.is_some() { 0 } else { inner.active };
@@ -309,6 +312,10 @@ impl Shared {
                 drop(inner);
                 backoff.snooze();
             }
+            Rest::Soon => {
+                drop(inner);
+                if rests < rest::SOON { std::thread::yield_now() } else { backoff.snooze() }
+            }
         }
         Ok(())
     }
@@ -364,8 +371,7 @@ impl Shared {
                 backoff.reset();
                 continue;
             }
-            let moved = self.check_abort().and_then(|()| self.progress(&mut self.lock()));
-            match moved {
+            match self.check_abort().and_then(|()| self.progress(&mut self.lock())) {
                 Ok(true) => backoff.reset(),
                 Ok(false) => backoff.snooze(),
                 // Nothing is needed any more; whoever waits next gets the cause.
@@ -399,36 +405,23 @@ impl Inner {
     }
 
     fn remove(&mut self, number: u32) {
-        for reserved in self.reserved.values_mut() {
-            reserved.retain(|reserved| reserved.execution != number);
-        }
-        self.active -= usize::from(self.execution(number).is_some_and(|execution| execution.is_active()));
+        self.signals.remove(number);
+        let was_active = self.execution(number).is_some_and(|execution| {
+            execution.leave();
+            execution.is_active()
+        });
+        self.active -= usize::from(was_active);
         self.turns.remove(number);
         self.executions[number as usize] = Entry::Free;
     }
 
-    /// Signal indices for `count` arrivals from `peer`: the first gap that is large enough.
-    pub(super) fn reserve_signals(&mut self, peer: Rank, count: u32, execution: u32) -> Result<u32, ExecuteError> {
-        let reserved = self.reserved.entry(peer).or_default();
-        let mut first = 0u64;
-        let mut position = 0;
-        for (index, taken) in reserved.iter().enumerate() {
-            if first + u64::from(count) <= u64::from(taken.first) {
-                break;
-            }
-            first = u64::from(taken.first) + u64::from(taken.count);
-            position = index + 1;
-        }
-        let (arrivals, most) = (first + u64::from(count), u64::from(Signal::INDICES));
-        if arrivals > most {
-            return Err(ExecuteError::TooManyChunks { arrivals, most });
-        }
-        reserved.insert(position, Reserved { first: first as u32, count, execution });
-        Ok(first as u32)
+    fn ready(&self) -> impl Iterator<Item = &Execution> {
+        self.executions.iter().filter_map(|entry| if let Entry::Ready(ready) = entry { Some(&**ready) } else { None })
     }
 
     fn fail(&mut self, cause: Arc<Cause>) {
         self.failure.get_or_insert(cause);
+        self.ready().for_each(Execution::leave);
     }
 
     /// How to sleep, given the links of the active transfers.
@@ -438,8 +431,14 @@ impl Inner {
         if self.turns.is_waiting() {
             return Rest::Moment;
         }
-        for entry in &self.executions {
-            let Entry::Ready(execution) = entry else { continue };
+        for execution in self.ready() {
+            // Nor do devices.
+            if execution.awaits_stream() {
+                return Rest::Moment;
+            }
+            if execution.is_crossing() {
+                return Rest::Soon;
+            }
             for link in execution.links().filter(|_| execution.is_running()) {
                 if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
                     return Rest::Moment;
@@ -481,12 +480,8 @@ impl Inner {
                 None => Ok(()),
             },
             Event::Signalled { peer, signal } => {
-                let reserved = self.reserved.get(&peer).and_then(|reserved| {
-                    let after = reserved.partition_point(|reserved| reserved.first <= signal.index);
-                    reserved[..after].last().copied()
-                });
-                let owner = reserved.filter(|reserved| signal.index - reserved.first < reserved.count);
-                match owner.and_then(|reserved| self.execution(reserved.execution)) {
+                let owner = self.signals.owner(peer, signal);
+                match owner.and_then(|owner| self.execution(owner)) {
                     Some(execution) => execution.signalled(peer, signal),
                     None => {
                         Err(ExecuteError::Protocol { peer, what: format!("signal {} of no transfer", signal.index) })

@@ -33,6 +33,7 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod signals;
 mod sums;
 mod tensors;
 mod turns;

@@ -12,7 +12,7 @@ use super::group::{Group, Mapped};
 use super::planned::Routes;
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
-use super::tensors::{LocalTensor, LocalTensors};
+use super::tensors::{LocalTensor, LocalTensors, MemoryOf};
 use super::{ExecuteError, Side};
 use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
@@ -105,6 +105,8 @@ pub(super) struct Prepared {
     /// Who takes turns with these slots, when they are shared.
     pub(super) turn: Option<Vec<Rank>>,
     pub(super) chunk_bytes: u64,
+    /// Whether no other rank uses its devices.
+    pub(super) alone: bool,
     /// Whether ranks of the domain read this rank's tensors directly.
     readable: bool,
     pub(super) reservation: Reservation,
@@ -112,17 +114,22 @@ pub(super) struct Prepared {
 
 /// How ranks reach each other under an agreement.
 pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> Reach {
+    let device: Vec<bool> = agreement.devices.iter().map(|devices| !devices.is_empty()).collect();
     let readable = agreement
         .all_shared
         .iter()
         .zip(group.members.iter())
-        .map(|(&shared, world)| {
-            shared || (group.mapped == Mapped::Auto && group.peering[world.index()].process_readable)
+        .zip(&device)
+        .map(|((&shared, world), &device)| {
+            let by_process = group.mapped == Mapped::Auto && group.peering[world.index()].process_readable;
+            shared || (by_process && !device)
         })
         .collect();
     Reach {
         readable,
         shared: agreement.all_shared.clone(),
+        mixed: agreement.memory.iter().map(|&memory| memory == MemoryOf::Mixed).collect(),
+        device,
         cores: agreement.cores,
         mapped: group.mapped != Mapped::Staged,
         chunk_bytes,
@@ -181,6 +188,7 @@ pub(super) fn prepare(
         available_words,
         release_words,
         chunk_bytes: chunk,
+        alone: agreement.has_devices_alone(group.rank),
         readable: reach.readable[group.rank.index()],
     };
     prepared.register(local)?;
@@ -230,8 +238,9 @@ fn direct_items(
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
             let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
+            let device = item.unpacks || local.touch_device(Side::Destination, &program.tensors_of(&[number as u32]));
             let unchanged = is_unchanged(program, plan, Side::Destination, number as u32);
-            direct[number] = any && unchanged && is_direct(runs, item.bytes) && !repeated;
+            direct[number] = any && unchanged && is_direct(runs, item.bytes) && !repeated && !device;
         }
     }
     Ok(direct)
@@ -423,7 +432,7 @@ impl Prepared {
             }
             if let Some(items) = self.program.arrivals.get(&peer) {
                 let count = items.len() as u32;
-                invitation.signal_base = engine.reserve_signals(group.world(peer), count, self.reservation.number)?;
+                invitation.signal_base = engine.signals.reserve(group.world(peer), count, self.reservation.number)?;
                 let straight: Vec<u32> = items.iter().copied().filter(|&item| self.direct[item as usize]).collect();
                 for tensor in self.program.tensors_of(&straight) {
                     let Some(place) = &local.destination[tensor as usize] else { continue };
@@ -453,7 +462,7 @@ fn exports(group: &Group, local: &LocalTensors, side: Side, tensors: &[u32]) -> 
             let memory = match place.buffer.kind() {
                 MemoryKind::Shared { segment, offset } => ExportedMemory::Shared { segment, offset },
                 MemoryKind::Private { address } => ExportedMemory::Private { address },
-                // Transfers with memory of GPUs do not come here.
+                // Nobody but its owner reads it.
                 MemoryKind::Device { .. } => return None,
             };
             Some(Export { tensor, memory, offset: place.offset, strides: place.strides.clone() })

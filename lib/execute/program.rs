@@ -3,7 +3,7 @@
 //! pushes to (or is pulled from by) rank b is the k-th that b expects from a, since all ranks order the flows that they
 //! share alike, and items by (chunk index, flow).
 
-use super::reach::{Reach, Sides, storage};
+use super::reach::{Reach, Sides};
 use crate::base::Rank;
 use crate::layout::Dtype;
 use crate::plan::{CellId, Plan, TensorSpec};
@@ -93,6 +93,8 @@ pub(super) struct Item {
     pub(super) pushes: Range<u32>,
     /// Children that pull it.
     pub(super) readers: u32,
+    /// Whether this rank's destination tensors take it from its slot, as others do.
+    pub(super) unpacks: bool,
     /// Whether values count that become infinite in its own copies.
     pub(super) counted: bool,
     /// Items that it is the sum of.
@@ -114,6 +116,7 @@ impl Item {
             hop: 0,
             pushes: 0..0,
             readers: 0,
+            unpacks: false,
             counted: false,
             terms: 0..0,
             sum: None,
@@ -179,8 +182,7 @@ pub fn program_summary(
     rank: Rank,
     chunk_bytes: u64,
 ) -> ProgramSummary {
-    let everywhere = vec![true; topology.size()];
-    let reach = Reach { readable: everywhere.clone(), shared: everywhere, cores: u32::MAX, mapped: true, chunk_bytes };
+    let reach = Reach::of_shared_memory(topology.size(), chunk_bytes);
     let program = compile(plan, flows, topology, &reach, (rank, true));
     ProgramSummary {
         chunks: program.items.len(),
@@ -281,10 +283,15 @@ impl Program {
         let Chunk { pieces, bytes, terms, lowest } = chunk;
         let holds = place.parent.is_none() && share.flow.sums.is_none();
         if holds && place.wants {
-            let (own, stored) = (Incoming::OwnCopy, Storage::Destination);
-            self.own_copies.push(self.items.len() as u32);
+            let unpacks = sides.reach.mixed[sides.rank.index()];
+            let (own, stored, list) = match unpacks {
+                true => (Incoming::Pack, Storage::Slot, &mut self.packs),
+                false => (Incoming::OwnCopy, Storage::Destination, &mut self.own_copies),
+            };
+            list.push(self.items.len() as u32);
             let counted = lowest == Some(sides.rank);
-            self.items.push(Item { wants: true, counted, ..Item::new(pieces.clone(), Form::Wire, bytes, stored, own) });
+            let item = Item::new(pieces.clone(), Form::Wire, bytes, stored, own);
+            self.items.push(Item { wants: true, counted, unpacks, ..item });
         }
         if holds && place.children.is_empty() {
             return;
@@ -292,7 +299,7 @@ impl Program {
         let reaches = |child: Rank| lowest.is_some_and(|lowest| path.reaches(sides.topology, child, lowest));
         let item = self.items.len() as u32;
         let incoming = self.incoming(sides, share, item);
-        let stored = sides.stored(place, share.packs || share.flow.sums.is_some());
+        let stored = sides.stored(share.flow, share.packs || share.flow.sums.is_some());
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
         for child in &place.children {
@@ -311,6 +318,7 @@ impl Program {
             hop: place.hop,
             pushes: first_push..self.pushes.len() as u32,
             readers,
+            unpacks: place.parent.is_some() && place.wants && stored == Storage::Slot,
             counted,
             terms,
             ..Item::new(pieces, Form::Wire, bytes, stored, incoming)
@@ -355,7 +363,7 @@ impl Program {
             self.fed.entry(from).or_default().push(item);
             return Incoming::Fed { from };
         }
-        let stored = storage(parent.is_root, parent.wants, share.packs || parent.adds);
+        let stored = sides.reach.storage(&parent, share.packs || parent.adds);
         self.receive(sides, item, stored, from)
     }
 
@@ -388,3 +396,7 @@ impl Program {
         &self.pieces[range.start as usize..range.end as usize]
     }
 }
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

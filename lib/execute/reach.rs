@@ -5,7 +5,7 @@ use super::program::Storage;
 use crate::base::Rank;
 use crate::layout::{Interval, Layout};
 use crate::plan::Plan;
-use crate::route::{LocalFlow, Neighbour, Piece, Place};
+use crate::route::{LocalFlow, Neighbour, Piece};
 use crate::topology::Topology;
 
 /// Runs that are shorter on average are packed rather than read from another process one by one: each range of
@@ -21,6 +21,10 @@ pub(super) struct Reach {
     pub(super) shared: Vec<bool>,
     /// Cores that the ranks of a node share; the least of any rank.
     pub(super) cores: u32,
+    /// Per rank: some of its tensors are on a GPU, so that it alone copies from and to them, by way of staging.
+    pub(super) device: Vec<bool>,
+    /// Per rank: its tensors are in several places, so that also its own copies go by way of staging.
+    pub(super) mixed: Vec<bool>,
     /// Whether ranks of a domain map each other's segments at all.
     pub(super) mapped: bool,
     /// Largest chunk of a message link.
@@ -28,11 +32,24 @@ pub(super) struct Reach {
 }
 
 impl Reach {
+    /// Of ranks whose tensors lie in shared segments of one host each domain.
+    pub(super) fn of_shared_memory(ranks: usize, chunk_bytes: u64) -> Self {
+        Self {
+            readable: vec![true; ranks],
+            shared: vec![true; ranks],
+            cores: u32::MAX,
+            device: vec![false; ranks],
+            mixed: vec![false; ranks],
+            mapped: true,
+            chunk_bytes,
+        }
+    }
+
     /// Whether `child` reads from where `parent` stores a chunk, rather than being sent it.
     pub(super) fn pulls(&self, topology: &Topology, parent: Rank, stored: Storage, child: Rank) -> bool {
         topology.domain(parent) == topology.domain(child)
             && self.mapped
-            && (stored == Storage::Slot || self.readable[parent.index()])
+            && (stored == Storage::Slot || (self.readable[parent.index()] && !self.device[child.index()]))
     }
 
     /// Whether a parent copies a flow into the tensors of its child: the parent is the root, and the child passes it to
@@ -44,6 +61,7 @@ impl Reach {
             && child.is_leaf
             && self.mapped
             && self.shared[child.rank.index()]
+            && !self.device[parent.rank.index()]
             && topology.domain(parent.rank) == topology.domain(child.rank)
     }
 
@@ -51,18 +69,32 @@ impl Reach {
     pub(super) fn is_staged(&self, topology: &Topology, flow: &LocalFlow, packs: bool) -> bool {
         packs
             || flow.sums.is_some()
+            || self.mixed[flow.path.root().index()]
             || !flow.path.all_edges(|parent, child| {
-                let stored = storage(parent.is_root, parent.wants, packs);
+                let stored = self.storage(parent, packs);
                 let mapped =
                     self.feeds(topology, parent, child) || self.pulls(topology, parent.rank, stored, child.rank);
-                mapped && child.wants
+                mapped && self.storage(child, packs) != Storage::Slot
             })
     }
 
     /// Whether the root of a flow packs it into slots, from which its receivers unpack: nobody maps the other's
-    /// tensors, and reading another process's memory run by run is not possible or costs more than a second copy.
+    /// tensors, and reading another process's memory run by run is not possible or costs more than a second copy; or one
+    /// of the two has them on a GPU.
     pub(super) fn packs(&self, plan: &Plan, topology: &Topology, flow: &LocalFlow) -> bool {
         let root = flow.path.root();
+        let is_onto_device = |parent: &Neighbour, child: &Neighbour| {
+            parent.is_root
+                && self.mapped
+                && self.device[child.rank.index()]
+                && topology.domain(child.rank) == topology.domain(root)
+        };
+        if flow.path.first_receiver().is_some()
+            && flow.sums.is_none()
+            && (self.device[root.index()] || !flow.path.all_edges(|parent, child| !is_onto_device(parent, child)))
+        {
+            return true;
+        }
         let local = |parent: &Neighbour, child: &Neighbour| {
             parent.is_root
                 && child.wants
@@ -75,6 +107,18 @@ impl Reach {
             && !self.shared[root.index()]
             && flow.path.all_edges(local)
             && (!self.readable[root.index()] || has_short_runs(plan, flow))
+    }
+
+    /// Where a rank keeps the chunks of a flow; `packs` says that the root packs them.
+    pub(super) fn storage(&self, rank: &Neighbour, packs: bool) -> Storage {
+        match (rank.is_root, rank.wants) {
+            (true, _) if packs => Storage::Slot,
+            (true, _) => Storage::Source,
+            // Whoever passes on what it has on a GPU passes on what came, so that it need not come back from there.
+            (false, true) if self.device[rank.rank.index()] && !rank.is_leaf => Storage::Slot,
+            (false, true) => Storage::Destination,
+            (false, false) => Storage::Slot,
+        }
     }
 
     /// Whether `rank` copies any flow into the tensors of others.
@@ -110,18 +154,8 @@ impl Sides<'_> {
     }
 
     /// Where this rank keeps its chunks; `packs` says that the root packs them, or adds them up in slots.
-    pub(super) fn stored(&self, place: &Place, packs: bool) -> Storage {
-        storage(place.parent.is_none(), place.wants, packs)
-    }
-}
-
-/// Where a rank keeps the chunks of a flow; `packs` says that the root packs them, or adds them up in slots.
-pub(super) fn storage(is_root: bool, wants: bool, packs: bool) -> Storage {
-    match (is_root, wants) {
-        (true, _) if packs => Storage::Slot,
-        (true, _) => Storage::Source,
-        (false, true) => Storage::Destination,
-        (false, false) => Storage::Slot,
+    pub(super) fn stored(&self, flow: &LocalFlow, packs: bool) -> Storage {
+        self.reach.storage(&self.own(flow), packs)
     }
 }
 
@@ -194,8 +228,7 @@ mod tests {
         let plan = Plan::compile(Arc::new(manifest), 2).unwrap();
         let flows = route_for(&plan, &topology, RouteOptions::default(), Rank(0));
         let flow = flows.iter().find(|flow| !flow.place.children.is_empty()).unwrap();
-        let reach =
-            Reach { readable: vec![true; 2], shared: vec![false; 2], cores: 2, mapped: true, chunk_bytes: 1 << 20 };
+        let reach = Reach { shared: vec![false; 2], ..Reach::of_shared_memory(2, 1 << 20) };
         reach.packs(&plan, &topology, flow)
     }
 

@@ -14,6 +14,9 @@ const LINK_REST: Duration = Duration::from_millis(1);
 /// How many there are.
 const LINK_RESTS: u32 = 8;
 
+/// Looks in vain at copies of devices before a process sleeps between two: a chunk takes tens of microseconds.
+pub(super) const SOON: u32 = 2000;
+
 /// A way to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
@@ -23,6 +26,8 @@ pub(super) enum Rest {
     Link { link: usize, mapped: bool },
     /// For a moment.
     Moment,
+    /// Not at all: a device is about to end a copy.
+    Soon,
 }
 
 /// Whether somebody should listen to the bell while the process sleeps in a link, after so many sleeps in vain.

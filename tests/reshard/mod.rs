@@ -4,6 +4,7 @@
 // Jobs find their test by the closure that stands in it.
 #![allow(clippy::redundant_closure)]
 
+mod access;
 mod alive;
 mod allocations;
 mod bad_input;
@@ -19,6 +20,7 @@ mod partial;
 mod random;
 mod replay;
 mod segments;
+mod sprung;
 mod transfer;
 mod traps;
 

@@ -1,6 +1,7 @@
 //! Joining what peers exported. In: prepared part, peers' invitations. Out: an execution that can start.
 //! Guarantee: every address it will use is mapped or registered, every table is built.
 
+mod bridging;
 mod copies;
 mod feeds;
 mod padding;
@@ -9,7 +10,7 @@ mod sums;
 
 use super::bind::{End, Onto, Place, own_end, own_ends, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
-use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
+use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp, Stage};
 use super::hop::Hop;
 use super::prepare::Prepared;
 use super::program::{Form, Incoming, Item, Storage};
@@ -18,9 +19,11 @@ use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
 use crate::layout::{AxisMap, Layout};
 use crate::memory::copy::Store;
+use crate::memory::device::{Bridge, StreamGate};
 use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, Span};
 use crate::plan::Plan;
 use copies::Copies;
+pub(super) use padding::{padding_parts, pattern_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -38,6 +41,12 @@ struct Attach<'a> {
     buffer_spans: HashMap<u64, u32>,
     copies: Copies,
     puts: Vec<PutOp>,
+    /// For tensors of this rank on devices.
+    bridge: Option<Bridge>,
+    /// Per number of the bridge, the staging of its copies.
+    staging: Vec<Option<Place>>,
+    /// Per peer, the distance between its slots.
+    peer_slot_bytes: Vec<u64>,
     /// Bytes that this rank's destinations receive.
     written: u64,
 }
@@ -96,6 +105,7 @@ pub(super) fn attach(
 ) -> Result<Bound, ExecuteError> {
     let segment = prepared.reservation.segment.clone();
     let mut attach = Attach::new(plan, local, prepared, theirs);
+    attach.bridge = open_bridge(local, prepared)?;
     let mut peers = Vec::with_capacity(theirs.len());
     for (&rank, invitation) in theirs {
         peers.push(attach.peer(group, rank, invitation, deadline)?);
@@ -109,7 +119,12 @@ pub(super) fn attach(
     }
     let feeds = attach.feeds(theirs)?;
     let padding = attach.padding()?;
+    attach.bridge.as_mut().map_or(Ok(()), |bridge| bridge.finish(deadline))?;
+    let gate = attach.bridge.as_ref().and_then(Bridge::device).map(StreamGate::new).transpose()?;
     Ok(Bound {
+        bridge: attach.bridge,
+        staging: attach.staging,
+        gate,
         items,
         feeds,
         padding,
@@ -128,6 +143,17 @@ pub(super) fn attach(
         send_slots: prepared.slots.send.clone(),
         program: prepared.program.clone(),
     })
+}
+
+/// What carries bytes between this rank's devices and its staging.
+fn open_bridge(local: &LocalTensors, prepared: &Prepared) -> Result<Option<Bridge>, ExecuteError> {
+    let devices = local.devices();
+    if devices.is_empty() {
+        return Ok(None);
+    }
+    let mut bridge = Bridge::new(&devices, prepared.alone)?;
+    bridge.lock(&prepared.reservation.slots);
+    Ok(Some(bridge))
 }
 
 /// Grant queues: everything that is put here, and what is read into slots.
@@ -232,6 +258,9 @@ impl<'a> Attach<'a> {
             buffer_spans: HashMap::new(),
             copies: Copies::default(),
             puts: Vec::new(),
+            bridge: None,
+            staging: Vec::new(),
+            peer_slot_bytes: Vec::with_capacity(theirs.len()),
             written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
         }
     }
@@ -258,11 +287,15 @@ impl<'a> Attach<'a> {
             };
             slots_span = Some(self.spans.len() as u32);
             self.spans.push(Span::of_segment(&slots));
+            if let Some(bridge) = self.bridge.as_mut().filter(|_| !pulls.is_empty()) {
+                bridge.lock(&slots);
+            }
             segment = Some(opened);
         }
         let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);
         let bell = mapped.then(|| Bell::open(&group.segments, &peering.server, peering.bell, deadline)).transpose()?;
         self.map_exports(group, &peering.server, invitation, deadline)?;
+        self.peer_slot_bytes.push(invitation.slot_bytes);
         self.theirs.learn(rank, invitation);
         let mine = &self.prepared.invitations[&rank];
         let linked = program.arrivals.contains_key(&rank) || program.sends.contains_key(&rank);
@@ -284,6 +317,7 @@ impl<'a> Attach<'a> {
             pull_releases: invitation.release_words.clone(),
             done_word: invitation.done_word,
             pull_cursor: 0,
+            read: 0,
             arrivals: program.arrivals.get(&rank).cloned().unwrap_or_default(),
             arrival_cursor: 0,
             signal_base: mine.signal_base,
@@ -345,16 +379,19 @@ impl<'a> Attach<'a> {
             Incoming::Held => false,
             // Without exports the sender copies alone.
             Incoming::Fed { from } => self.theirs.helped.contains(&from),
-            _ => !direct,
+            // It arrives where it is kept.
+            Incoming::Push { .. } => !direct && item.storage != Storage::Slot,
+            _ => true,
         };
-        let used = item.wants || item.sum.is_some() || !matches!(item.incoming, Incoming::Push { .. });
         if item.incoming == Incoming::Sum {
             self.sum_copies(number)?;
-        } else if arrives && used {
+        } else if arrives {
             self.item_copies(number)?;
         }
+        let stage = self.stage(first)?;
         Ok(BoundItem {
-            copies: self.copies.finish(first),
+            stage,
+            unpack: if item.unpacks { self.unpack_copies(number)? } else { Stage::default() },
             direct,
             store: self.store(item),
             available_word: prepared.available_words[number as usize],

@@ -1,12 +1,13 @@
 //! What init prepared for an execution. In: nothing. Out: plain tables. Guarantee: never changed while a transfer
 //! runs, but for the cursors of its peers.
 
-use super::super::bind::CopyOp;
+use super::super::bind::{CopyOp, Place};
 use super::super::hop::Hop;
 use super::super::program::Program;
 use super::Feeds;
 use crate::base::Rank;
 use crate::memory::copy::{CopyTable, Store};
+use crate::memory::device::{Bridge, StreamGate};
 use crate::memory::{Bell, ProcessMemory, SharedMemory, Span};
 use crate::transport::{RegionId, RemoteRegion};
 use std::ops::Range;
@@ -47,11 +48,22 @@ pub(in crate::execute) struct BoundPush {
     pub(in crate::execute) signal_index: u32,
 }
 
+/// Copies that are made together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::execute) struct Stage {
+    /// By the processor.
+    pub(in crate::execute) copies: Range<u32>,
+    /// From and to devices, each on another one; numbers of the bridge.
+    pub(in crate::execute) bridged: Range<u32>,
+}
+
 /// An item with its addresses.
 #[derive(Debug, Clone, Default)]
 pub(in crate::execute) struct BoundItem {
     /// Copies that bring it in: an own copy, a pull, or the unpacking of its slot.
-    pub(in crate::execute) copies: Range<u32>,
+    pub(in crate::execute) stage: Stage,
+    /// Copies from its slot into this rank's tensors, while others take it from there.
+    pub(in crate::execute) unpack: Stage,
     /// How its copies store.
     pub(in crate::execute) store: Store,
     /// Straight into the tensors.
@@ -84,6 +96,8 @@ pub(in crate::execute) struct Peer {
     pub(in crate::execute) pull_releases: Vec<u32>,
     pub(in crate::execute) done_word: u32,
     pub(in crate::execute) pull_cursor: usize,
+    /// How many have been read.
+    pub(in crate::execute) read: usize,
     /// Items it puts here, by signal index less `signal_base`.
     pub(in crate::execute) arrivals: Vec<u32>,
     pub(in crate::execute) arrival_cursor: usize,
@@ -99,6 +113,12 @@ pub(in crate::execute) struct Peer {
 /// Everything that init prepared.
 #[derive(Debug)]
 pub(in crate::execute) struct Bound {
+    /// For tensors of this rank on devices.
+    pub(in crate::execute) bridge: Option<Bridge>,
+    /// Per number of the bridge, the staging of its copies.
+    pub(in crate::execute) staging: Vec<Option<Place>>,
+    /// For starts on streams, with a bridge.
+    pub(in crate::execute) gate: Option<StreamGate>,
     pub(in crate::execute) program: Program,
     pub(in crate::execute) items: Vec<BoundItem>,
     pub(in crate::execute) pushes: Vec<BoundPush>,
@@ -110,7 +130,7 @@ pub(in crate::execute) struct Bound {
     pub(in crate::execute) hops: Vec<Hop>,
     pub(in crate::execute) feeds: Feeds,
     /// Copies of padding, at every start.
-    pub(in crate::execute) padding: Range<u32>,
+    pub(in crate::execute) padding: Stage,
     pub(in crate::execute) segment: Arc<SharedMemory>,
     /// Memory with this rank's slots, and its region on each link.
     pub(in crate::execute) slots_span: u32,

@@ -1,20 +1,145 @@
-//! Running the copies of items and packs. In: tables, slots. Out: copied bytes. Guarantee: no allocation.
+//! Running the copies of items and packs. In: tables, slots. Out: copied bytes. Guarantee: no allocation; what a device copies
+//! is looked at until it has landed, and nothing waits for it.
 
 use super::super::ExecuteError;
 use super::super::bind::Place;
-use super::Execution;
+use super::bound::Stage;
+use super::{Execution, Read};
 use crate::memory::copy::{Store, fence};
+
+/// What a copy of a device was for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Landing {
+    /// An item came, read from a peer or not.
+    Brought { item: u32, read: Option<Read> },
+    /// An item is in this rank's tensors.
+    Unpacked { item: u32 },
+    /// Padding was written.
+    Padded,
+}
 
 impl Execution {
     /// Writes the padding of this rank's destinations.
     pub(super) fn write_padding(&mut self) -> Result<(), ExecuteError> {
-        self.bound.padding.clone().try_for_each(|op| self.run_copy(op, None, None, None, Store::Cached))
+        let Stage { copies, bridged } = self.bound.padding.clone();
+        copies.into_iter().try_for_each(|op| self.run_copy(op, None, None, None, Store::Cached))?;
+        self.cross(bridged, None, None, Landing::Padded)
     }
 
+    /// Whether an item can be brought in now: devices have room for its copies.
+    pub(super) fn can_bring(&self, item: u32) -> bool {
+        self.has_room(&self.bound.items[item as usize].stage)
+    }
+
+    /// Brings an item in, and says so once its bytes are there.
+    pub(super) fn bring(&mut self, item: u32, read: Option<Read>) -> Result<(), ExecuteError> {
+        let peer_slot = read.and_then(|read| read.slot);
+        self.run_copies(item, peer_slot)?;
+        let bridged = self.bound.items[item as usize].stage.bridged.clone();
+        if bridged.is_empty() {
+            return self.brought(item, read);
+        }
+        let slot = self.items[item as usize].slot;
+        self.cross(bridged, slot, peer_slot, Landing::Brought { item, read })
+    }
+
+    fn brought(&mut self, item: u32, read: Option<Read>) -> Result<(), ExecuteError> {
+        if let Some(read) = read {
+            self.note_read(read)?;
+        }
+        self.available(item)
+    }
+
+    /// Takes items from their slots into this rank's tensors.
+    pub(super) fn unpack_slots(&mut self) -> Result<bool, ExecuteError> {
+        let mut moved = false;
+        while let Some(&item) = self.unpacking.front() {
+            let stage = self.bound.items[item as usize].unpack.clone();
+            if !self.has_room(&stage) {
+                break;
+            }
+            self.unpacking.pop_front();
+            let slot = self.items[item as usize].slot;
+            stage.copies.into_iter().try_for_each(|op| self.run_copy(op, slot, None, None, Store::Cached))?;
+            if stage.bridged.is_empty() {
+                self.unpacked(item);
+            } else {
+                self.cross(stage.bridged, slot, None, Landing::Unpacked { item })?;
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn unpacked(&mut self, item: u32) {
+        self.items_left -= 1;
+        self.drop_hold(item);
+    }
+
+    /// Whether devices have room for the copies of a stage, each on a lane of its own.
+    fn has_room(&self, stage: &Stage) -> bool {
+        let mut numbers = stage.bridged.clone();
+        self.bound.bridge.as_ref().is_none_or(|bridge| numbers.all(|number| bridge.has_room(number)))
+    }
+
+    /// Starts copies of devices, for which there is room.
+    fn cross(
+        &mut self,
+        bridged: std::ops::Range<u32>,
+        slot: Option<u32>,
+        peer_slot: Option<u32>,
+        landing: Landing,
+    ) -> Result<(), ExecuteError> {
+        if let Landing::Brought { item, .. } | Landing::Unpacked { item } = landing {
+            self.items[item as usize].under_way = bridged.len() as u32;
+        }
+        for number in bridged {
+            let place = self.bound.staging[number as usize];
+            let staging = place.map(|place| self.resolve(place, slot, peer_slot, None));
+            let Some(bridge) = &mut self.bound.bridge else { return Ok(()) };
+            let lane = bridge.start(number, staging.map(|(span, base)| (&self.bound.spans[span], base)))?;
+            self.flights[lane].push_back(landing);
+        }
+        Ok(())
+    }
+
+    /// Looks after copies of devices.
+    pub(super) fn land(&mut self) -> Result<bool, ExecuteError> {
+        let mut moved = false;
+        for lane in 0..self.flights.len() {
+            while self.bound.bridge.as_mut().map_or(Ok(false), |bridge| bridge.landed(lane))? {
+                if let Some(landing) = self.flights[lane].pop_front() {
+                    self.landed(landing)?;
+                }
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn landed(&mut self, landing: Landing) -> Result<(), ExecuteError> {
+        if let Landing::Brought { item, .. } | Landing::Unpacked { item } = landing {
+            let under_way = &mut self.items[item as usize].under_way;
+            *under_way -= 1;
+            if *under_way > 0 {
+                return Ok(());
+            }
+        }
+        match landing {
+            Landing::Brought { item, read } => self.brought(item, read),
+            Landing::Unpacked { item } => {
+                self.unpacked(item);
+                Ok(())
+            }
+            Landing::Padded => Ok(()),
+        }
+    }
+
+    /// Runs the processor's copies of an item.
     pub(super) fn run_copies(&mut self, item: u32, peer_slot: Option<u32>) -> Result<(), ExecuteError> {
         let slot = self.items[item as usize].slot;
         let store = self.bound.items[item as usize].store;
-        for op in self.bound.items[item as usize].copies.clone() {
+        for op in self.bound.items[item as usize].stage.copies.clone() {
             self.run_copy(op, slot, peer_slot, None, store)?;
         }
         if store == Store::Streaming {

@@ -10,15 +10,17 @@ mod sums;
 
 pub(super) use feed::{Feeds, Receiver, Sender};
 
-pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef};
+pub(super) use bound::{Bound, BoundItem, BoundPush, LocalRef, Peer, PutOp, RemoteRef, Stage};
 
 use super::ExecuteError;
 use super::board::{self, BoardLayout, DIRECT, NO_WORD};
 use super::links::Links;
-use super::program::{Incoming, Storage};
+use super::program::{Incoming, Item, Storage};
 use crate::base::Rank;
 use crate::memory::Bell;
 use crate::memory::copy::RangeScratch;
+use crate::memory::device::{Bridge, Stream, StreamGate};
+use copies::Landing;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,10 +37,26 @@ enum ItemPhase {
 struct ItemState {
     phase: ItemPhase,
     slot: Option<u32>,
-    /// Pushes and slot readers that still need it.
+    /// Pushes, slot readers and own tensors that still need it.
     holds: u32,
+    /// Copies of devices that are on their way for it.
+    under_way: u32,
     /// The next term to be added to a sum.
     next_term: u32,
+}
+
+/// Of an item before its start.
+const NEW: ItemState = ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, under_way: 0, next_term: 0 };
+
+/// A chunk that is read from a peer.
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    /// Number of the peer.
+    peer: usize,
+    /// Which of the chunks that are read there.
+    position: usize,
+    /// Its slot there.
+    slot: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +84,8 @@ pub(super) struct Execution {
     id: u32,
     epoch: u32,
     active: bool,
+    /// Active, and not behind what the caller's stream held any more: peers have been told.
+    opened: bool,
     /// Started by its user, and waiting for its turn with shared slots.
     awaits_turn: bool,
     items: Vec<ItemState>,
@@ -80,6 +100,10 @@ pub(super) struct Execution {
     links: Vec<usize>,
     /// Slot items whose readers are counted.
     read_slots: Vec<u32>,
+    /// Items in slots that this rank's tensors take from there.
+    unpacking: VecDeque<u32>,
+    /// Per lane of the bridge, what its copies under way are for, oldest first.
+    flights: Vec<VecDeque<Landing>>,
     items_left: usize,
     pushes_left: usize,
     /// Finite values of this start that this rank made infinite.
@@ -94,12 +118,14 @@ impl Execution {
         let mut by_world: Vec<(Rank, u32)> =
             bound.peers.iter().zip(0..).map(|(peer, number)| (peer.world, number)).collect();
         by_world.sort_unstable();
+        let lanes = bound.bridge.as_ref().map_or(0, Bridge::lanes);
         Self {
             id,
             epoch: 0,
             active: false,
+            opened: false,
             awaits_turn: false,
-            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, next_term: 0 }; items],
+            items: vec![NEW; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
@@ -108,6 +134,8 @@ impl Execution {
             told: false,
             links: links_in_use(&bound),
             read_slots: Vec::with_capacity(items),
+            unpacking: VecDeque::with_capacity(items),
+            flights: (0..lanes).map(|_| VecDeque::with_capacity(Bridge::DEPTH)).collect(),
             items_left: 0,
             pushes_left: 0,
             saturated: 0,
@@ -151,7 +179,7 @@ impl Execution {
 
     /// Steps done and steps in all.
     pub(super) fn done(&self) -> (u64, u64) {
-        let all = self.items.len() + self.pushes.len();
+        let all = self.bound.program.items.iter().map(steps_of).sum::<usize>() + self.pushes.len();
         let left = if self.awaits_turn {
             all
         } else if self.active {
@@ -167,7 +195,27 @@ impl Execution {
         self.saturated
     }
 
-    /// Begins a start: everything that is held is available, everyone else may be told.
+    /// Notes the stream that the next start comes behind, if any.
+    pub(super) fn enter(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+        match (&self.bound.gate, stream) {
+            (Some(gate), stream) => Ok(gate.enter(stream)?),
+            (None, Some(_)) => Err(ExecuteError::StreamOfHost),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Lets the caller's stream go on: the transfer is finished, or will never be.
+    pub(super) fn leave(&self) {
+        self.bound.gate.iter().for_each(StreamGate::finish);
+    }
+
+    /// Whether it waits for what the caller's stream holds.
+    pub(super) fn awaits_stream(&self) -> bool {
+        self.active && !self.opened
+    }
+
+    /// Begins a start: everything that is held is available, everyone else may be told, unless the caller's stream is not
+    /// there yet.
     pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         self.active = true;
@@ -181,48 +229,72 @@ impl Execution {
             state.phase = if held { ItemPhase::Available } else { ItemPhase::Waiting };
             state.slot = None;
             state.next_term = item.terms.start;
-            state.holds = item.pushes.len() as u32 + slot_readers;
-            self.items_left += usize::from(!held);
+            state.holds = item.pushes.len() as u32 + slot_readers + u32::from(item.unpacks);
+            self.items_left += if held { 0 } else { steps_of(item) };
         }
         self.pushes.fill(PushState { phase: PushPhase::Waiting, send_slot: None, completed: false });
         self.free_send_slots.clear();
         self.free_send_slots.extend(self.bound.send_slots.clone().rev());
         self.arrived.clear();
         self.read_slots.clear();
+        self.unpacking.clear();
         self.own_cursor = 0;
         self.pack_cursor = 0;
         for hop in &mut self.bound.hops {
             hop.reset();
         }
         for peer in &mut self.bound.peers {
-            (peer.pull_cursor, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0);
+            (peer.pull_cursor, peer.read, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0, 0);
         }
+        self.opened = false;
+        self.open()?;
+        Ok(())
+    }
+
+    /// Tells peers of a start, once what the caller's stream held is done; whether it is.
+    fn open(&mut self) -> Result<bool, ExecuteError> {
+        if !self.bound.gate.as_ref().map_or(Ok(true), StreamGate::is_open)? {
+            return Ok(false);
+        }
+        self.opened = true;
         self.open_feeds()?;
         self.write_padding()?;
         // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
         self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
         self.told = true;
         self.ring();
-        Ok(())
+        Ok(true)
     }
 
     /// Takes every step that can be taken now; true when something moved.
     pub(super) fn progress(&mut self, links: &mut Links) -> Result<bool, ExecuteError> {
-        let mut moved = self.grant(links)?;
+        if !self.opened && !self.open()? {
+            return Ok(false);
+        }
+        let mut moved = self.land()?;
+        moved |= self.grant(links)?;
         moved |= self.unpack()?;
+        moved |= self.unpack_slots()?;
         moved |= self.copy_own()?;
         moved |= self.pack_own()?;
         moved |= self.feed()?;
         moved |= self.pull()?;
         moved |= self.push(links)?;
         moved |= self.release_read_slots()?;
-        let steps_left = self.items_left > 0 || self.pushes_left > 0 || !self.read_slots.is_empty();
+        let steps_left =
+            self.items_left > 0 || self.pushes_left > 0 || !self.read_slots.is_empty() || self.is_crossing();
         if !steps_left && self.readers_done()? && self.feeds_done()? && self.sent(links) {
             self.active = false;
+            self.leave();
             moved = true;
         }
         self.ring();
         Ok(moved)
+    }
+
+    /// Whether copies of devices are on their way.
+    pub(super) fn is_crossing(&self) -> bool {
+        self.flights.iter().any(|lane| !lane.is_empty())
     }
 
     fn word(&self, word: u32) -> Result<&AtomicU64, ExecuteError> {
@@ -245,6 +317,9 @@ impl Execution {
             if in_slot {
                 self.read_slots.push(item);
             }
+        }
+        if self.bound.program.items[item as usize].unpacks {
+            self.unpacking.push_back(item);
         }
         if holds == 0 {
             self.release_slot(item);
@@ -314,11 +389,14 @@ impl Execution {
                     those before it are finished"
                 .into();
         }
+        if self.awaits_stream() {
+            return "what the caller's stream held before the start has not run".into();
+        }
         let mut parts = Vec::new();
         for peer in &self.bound.peers {
             let who = format!("rank {} on host {}", peer.rank, peer.host);
-            if peer.pull_cursor < peer.pulls.len() {
-                parts.push(format!("{who}: {} of {} chunks read", peer.pull_cursor, peer.pulls.len()));
+            if peer.read < peer.pulls.len() {
+                parts.push(format!("{who}: {} of {} chunks read", peer.read, peer.pulls.len()));
             }
             if peer.arrival_cursor < peer.arrivals.len() {
                 parts.push(format!("{who}: {} of {} chunks received", peer.arrival_cursor, peer.arrivals.len()));
@@ -333,8 +411,16 @@ impl Execution {
             }
         }
         self.feeds_waiting(&mut parts);
+        if self.is_crossing() {
+            parts.push("copies of this rank's GPU are not done".into());
+        }
         if parts.is_empty() { "nothing is outstanding".into() } else { parts.join("; ") }
     }
+}
+
+/// Steps of an item: to get it, and to take it from its slot.
+fn steps_of(item: &Item) -> usize {
+    1 + usize::from(item.unpacks)
 }
 
 fn links_in_use(bound: &Bound) -> Vec<usize> {

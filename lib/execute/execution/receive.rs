@@ -6,7 +6,7 @@ use super::super::board::{self, BoardLayout, DIRECT, NO_WORD};
 use super::super::hop::Need;
 use super::super::links::Links;
 use super::super::program::{Incoming, Storage};
-use super::{Execution, ItemPhase};
+use super::{Execution, ItemPhase, Read};
 use crate::base::Rank;
 use crate::transport::{Posted, RemotePlace, Signal};
 use std::sync::atomic::Ordering;
@@ -89,9 +89,9 @@ impl Execution {
 
     pub(super) fn unpack(&mut self) -> Result<bool, ExecuteError> {
         let mut moved = false;
-        while let Some(item) = self.arrived.pop_front() {
-            self.run_copies(item, None)?;
-            self.available(item)?;
+        while let Some(&item) = self.arrived.front().filter(|&&item| self.can_bring(item)) {
+            self.arrived.pop_front();
+            self.bring(item, None)?;
             moved = true;
         }
         Ok(moved)
@@ -99,21 +99,22 @@ impl Execution {
 
     pub(super) fn copy_own(&mut self) -> Result<bool, ExecuteError> {
         let Some(&item) = self.bound.program.own_copies.get(self.own_cursor) else { return Ok(false) };
+        if !self.can_bring(item) {
+            return Ok(false);
+        }
         self.own_cursor += 1;
-        self.run_copies(item, None)?;
-        self.available(item)?;
+        self.bring(item, None)?;
         Ok(true)
     }
 
     /// Packs the next chunk that has a slot.
     pub(super) fn pack_own(&mut self) -> Result<bool, ExecuteError> {
         let Some(&item) = self.bound.program.packs.get(self.pack_cursor) else { return Ok(false) };
-        if self.items[item as usize].phase != ItemPhase::Granted {
+        if self.items[item as usize].phase != ItemPhase::Granted || !self.can_bring(item) {
             return Ok(false);
         }
         self.pack_cursor += 1;
-        self.run_copies(item, None)?;
-        self.available(item)?;
+        self.bring(item, None)?;
         Ok(true)
     }
 
@@ -124,14 +125,14 @@ impl Execution {
             let peer = &self.bound.peers[number];
             let Some(&item) = peer.pulls.get(peer.pull_cursor) else { continue };
             let is_slot = self.bound.program.items[item as usize].storage == Storage::Slot;
-            if (is_slot && self.items[item as usize].phase != ItemPhase::Granted) || !self.is_turn(item) {
+            let waits = is_slot && self.items[item as usize].phase != ItemPhase::Granted;
+            if waits || !self.is_turn(item) || !self.can_bring(item) {
                 continue;
             }
-            let Some(peer_slot) = self.readable(number)? else { continue };
-            self.run_copies(item, peer_slot)?;
+            let Some(slot) = self.readable(number)? else { continue };
+            let position = self.bound.peers[number].pull_cursor;
             self.bound.peers[number].pull_cursor += 1;
-            self.note_read(number)?;
-            self.available(item)?;
+            self.bring(item, Some(Read { peer: number, position, slot }))?;
             moved = true;
         }
         Ok(moved)
@@ -153,16 +154,17 @@ impl Execution {
     }
 
     /// Tells a peer that a chunk of it, and when it was the last one all of it, has been read.
-    fn note_read(&mut self, number: usize) -> Result<(), ExecuteError> {
-        let peer = &self.bound.peers[number];
+    pub(super) fn note_read(&mut self, read: Read) -> Result<(), ExecuteError> {
+        let peer = &mut self.bound.peers[read.peer];
+        peer.read += 1;
         let Some(segment) = &peer.segment else { return Ok(()) };
-        let release = peer.pull_releases[peer.pull_cursor - 1];
+        let release = peer.pull_releases[read.position];
         if release != NO_WORD {
             // Release: pairs with the Acquire load in `release_read_slots`; the slot is refilled only after it.
             segment.words(u64::from(release) * 8, 1)?[0].fetch_add(1, Ordering::Release);
             self.told = true;
         }
-        if peer.pull_cursor == peer.pulls.len() {
+        if peer.read == peer.pulls.len() {
             // Release: pairs with the Acquire load in `readers_done`; the tensor may change only after it.
             segment.words(u64::from(peer.done_word) * 8, 1)?[0].store(u64::from(self.epoch), Ordering::Release);
             self.told = true;

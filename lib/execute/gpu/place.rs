@@ -1,14 +1,19 @@
-//! Which rank is on which GPU. In: what all ranks stated about their tensors. Out: this rank's device, numbers of all
-//! devices. Guarantee: every rank returns the same verdict; devices are told apart by their identity, whatever numbers
-//! processes know them by.
+//! Which way bytes of GPUs go. In: what all ranks stated about their tensors. Out: straight between the GPUs, with their
+//! numbers; or through memory of the hosts, with the reason. Guarantee: every rank returns the same verdict; devices are
+//! told apart by their identity, whatever numbers processes know them by; GPUs are read from only when a test of their
+//! link has passed.
 
-use super::super::agree::{commit, gather};
-use super::super::tensors::MemoryOf;
-use super::super::{ExecuteError, Group};
-use crate::base::{Deadline, Rank};
-use crate::memory::device::{Device, Kernels};
+use super::super::agree::{Agreement, commit, gather};
+use super::super::tensors::{LocalTensors, MemoryOf};
+use super::super::{ExecuteError, Group, Mapped, Side};
+use super::links::{LinkFacts, LinkVerdict, Test, test};
+use crate::base::{Deadline, Rank, env};
+use crate::memory::device::{Device, Kernels, inspect};
+use crate::plan::Manifest;
+use crate::route::RouteKind;
 use crate::topology::Topology;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Places of all ranks.
@@ -24,15 +29,80 @@ pub(crate) struct Places {
     pub(super) together: Topology,
 }
 
+/// Which way bytes go.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// From GPU to GPU.
+    Direct(Places),
+    /// Through memory of the hosts, and why.
+    Staged(String),
+}
+
+/// Whether GPUs read from each other (`CROSSMESH_PEER_ACCESS`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+enum PeerAccess {
+    /// Never.
+    Off,
+    /// Where a test of the link has passed.
+    #[default]
+    Tested,
+    /// Without a test.
+    Trusted,
+}
+
+impl std::str::FromStr for PeerAccess {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "off" => Ok(Self::Off),
+            "tested" => Ok(Self::Tested),
+            "trusted" => Ok(Self::Trusted),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Looks at all device memory of this rank's tensors, each buffer once, and notes what of it peers can map, and where it is.
+pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, ExecuteError> {
+    let (mut mappable, mut identities) = ([true; 2], BTreeSet::new());
+    for (side, mappable) in [Side::Source, Side::Destination].into_iter().zip(&mut mappable) {
+        let mut known = BTreeSet::new();
+        for tensor in local.side(side).iter().flatten() {
+            let (address, bytes) = (tensor.buffer.as_ptr() as u64, tensor.buffer.bytes());
+            if let Some(device) = tensor.buffer.device()
+                && bytes > 0
+                && known.insert((address, bytes))
+            {
+                let device = Device::open(device)?;
+                let found = inspect(&device, address, bytes)?;
+                identities.insert(device.properties().uuid);
+                *mappable &= found.origin.is_shareable();
+            }
+        }
+    }
+    (local.mappable, local.identities) = (mappable, identities.into_iter().collect());
+    Ok(local)
+}
+
 /// Finds out; collective.
-pub(crate) fn identify(group: &Group, memory: &[MemoryOf], deadline: Deadline) -> Result<Places, ExecuteError> {
-    check_memory(group, memory)?;
+pub(crate) fn find_way(
+    group: &Group,
+    manifest: &Manifest,
+    agreement: &Agreement,
+    route: RouteKind,
+    deadline: Deadline,
+) -> Result<Way, ExecuteError> {
+    check_unchanged(manifest)?;
+    let memory = &agreement.memory;
+    if let Some(why) = why_staged(group, agreement, route) {
+        return Ok(Way::Staged(why));
+    }
     let opened = match memory[group.rank.index()] {
-        MemoryOf::Device(ordinal) => open(ordinal).map(Some),
+        MemoryOf::Device(ordinal) => Device::open(ordinal).map(Some),
         _ => Ok(None),
     };
-    let device = commit(group, opened, deadline)?;
-    let mine: [u8; 16] = device.as_ref().map_or([0; 16], |(device, _)| device.properties().uuid);
+    let device = commit(group, opened.map_err(ExecuteError::from), deadline)?;
+    let mine: [u8; 16] = device.as_ref().map_or([0; 16], |device| device.properties().uuid);
     let identities: Vec<[u8; 16]> = gather(group, &mine, deadline)?;
     let ranks: Vec<usize> = (0..memory.len()).filter(|&rank| matches!(memory[rank], MemoryOf::Device(_))).collect();
     let mut numbers: BTreeMap<[u8; 16], u32> = BTreeMap::new();
@@ -40,46 +110,128 @@ pub(crate) fn identify(group: &Group, memory: &[MemoryOf], deadline: Deadline) -
         let next = numbers.len() as u32;
         numbers.entry(identities[rank]).or_insert(next);
     }
+    let access = if numbers.len() > 1 { peer_access(group, deadline)? } else { PeerAccess::Trusted };
+    if access == PeerAccess::Off {
+        return Ok(Way::Staged("CROSSMESH_PEER_ACCESS is off".into()));
+    }
+    let kernels = device.as_ref().map(Kernels::load).transpose().map_err(ExecuteError::from);
+    let kernels = commit(group, kernels, deadline)?;
+    if access == PeerAccess::Tested {
+        let facts = test(group, device.as_ref(), Test { fresh: false, measured: false }, deadline)?;
+        if let Some(why) = broken(&facts) {
+            return Ok(Way::Staged(why));
+        }
+    }
     // Ranks without tensors are in no flow; their number does not matter.
     let domains: Vec<u32> =
         (0..memory.len()).map(|rank| numbers.get(&identities[rank]).copied().unwrap_or(0)).collect();
-    Ok(Places {
-        device,
+    Ok(Way::Direct(Places {
+        device: device.zip(kernels),
         shared: numbers.len() < ranks.len(),
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
+    }))
+}
+
+/// Tensors whose elements are added up or cast on the way are refused: what moves bytes of devices copies them.
+fn check_unchanged(manifest: &Manifest) -> Result<(), ExecuteError> {
+    for tensor in manifest.tensors() {
+        let change = match tensor.source.reduction() {
+            Some(_) => "its terms are added up",
+            None if tensor.is_cast() => "its elements are cast",
+            None => continue,
+        };
+        return Err(ExecuteError::ChangeOnDevices { tensor: tensor.name.clone(), change });
+    }
+    Ok(())
+}
+
+/// Why a destination cannot be read from, where the plan has ranks that pass on what they received.
+pub(crate) fn unmapped_destination(agreement: &Agreement) -> Option<String> {
+    let rank = agreement.mappable.iter().position(|mappable| !mappable[1])?;
+    Some(format!("rank {rank} has destinations in memory that peers cannot map, and others read them"))
+}
+
+/// Why bytes cannot go from GPU to GPU, by what all ranks stated.
+fn why_staged(group: &Group, agreement: &Agreement, route: RouteKind) -> Option<String> {
+    let memory = &agreement.memory;
+    let on_host = |memory: &MemoryOf| matches!(memory, MemoryOf::Host | MemoryOf::Mixed);
+    if let Some(rank) = memory.iter().position(on_host) {
+        let place = if memory[rank] == MemoryOf::Host { "in memory of its host" } else { "in several places" };
+        return Some(format!("rank {rank} has tensors {place}"));
+    }
+    if let Some(rank) = agreement.mappable.iter().position(|mappable| !mappable[0]) {
+        return Some(format!("rank {rank} has sources in memory that peers cannot map"));
+    }
+    let mut ranks = (0..memory.len() as u32).map(Rank).filter(|rank| memory[rank.index()] != MemoryOf::None);
+    let first = ranks.next().unwrap_or_default();
+    let place = |rank: Rank| (group.topology.node(rank), group.topology.domain(rank));
+    if let Some(far) = ranks.find(|&rank| place(rank) != place(first)) {
+        let (host, other) = (group.topology.host(first), group.topology.host(far));
+        return Some(format!("ranks {first} on host {host} and {far} on host {other} are in different domains"));
+    }
+    if route == RouteKind::GatherBroadcast {
+        return Some(format!("route {route} stores bytes at ranks that do not want them"));
+    }
+    (group.mapped == Mapped::Staged).then(|| "CROSSMESH_MAPPED is staged".to_string())
+}
+
+/// The most careful setting of any rank; collective.
+fn peer_access(group: &Group, deadline: Deadline) -> Result<PeerAccess, ExecuteError> {
+    let wanted = env::value::<PeerAccess>(env::PEER_ACCESS).map_err(ExecuteError::from);
+    let wanted = commit(group, wanted.map(Option::unwrap_or_default), deadline)?;
+    let all: Vec<PeerAccess> = gather(group, &wanted, deadline)?;
+    Ok(all.into_iter().min().unwrap_or_default())
+}
+
+/// The first link that did not pass.
+fn broken(facts: &[LinkFacts]) -> Option<String> {
+    facts.iter().find_map(|LinkFacts { from, to, verdict }| match verdict {
+        LinkVerdict::Good { .. } => None,
+        LinkVerdict::Broken { wrong } => {
+            Some(format!("the link from the GPU of rank {from} to that of rank {to} is broken: {wrong} wrong words"))
+        }
+        LinkVerdict::Failed { why } => {
+            Some(format!("the link from the GPU of rank {from} to that of rank {to} cannot be tested: {why}"))
+        }
     })
 }
 
-fn open(ordinal: u32) -> Result<(Device, Arc<Kernels>), ExecuteError> {
-    let device = Device::open(ordinal)?;
-    let kernels = Kernels::load(&device)?;
-    Ok((device, kernels))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
+    use crate::plan::Transform;
 
-/// All tensors must be on devices of one host.
-fn check_memory(group: &Group, memory: &[MemoryOf]) -> Result<(), ExecuteError> {
-    let devices: Vec<Rank> = (0..memory.len())
-        .filter(|&rank| matches!(memory[rank], MemoryOf::Device(_)))
-        .map(|rank| Rank(rank as u32))
-        .collect();
-    let other = devices.first().copied().unwrap_or_default();
-    for (rank, memory) in memory.iter().enumerate() {
-        let found = match memory {
-            MemoryOf::Host => "in the memory of its host",
-            MemoryOf::Mixed => "in several places",
-            MemoryOf::None | MemoryOf::Device(_) => continue,
-        };
-        return Err(ExecuteError::MixedMemory { rank: Rank(rank as u32), found, other });
+    #[test]
+    fn one_bad_link_is_enough() {
+        let link = |from, to, verdict| LinkFacts { from: Rank(from), to: Rank(to), verdict };
+        let good = link(0, 1, LinkVerdict::Good { rate: None });
+        assert_eq!(broken(&[]), None);
+        assert_eq!(broken(std::slice::from_ref(&good)), None);
+        let why = broken(&[good.clone(), link(1, 0, LinkVerdict::Broken { wrong: 3 })]).unwrap();
+        assert!(why.contains("rank 1 to that of rank 0") && why.contains("3 wrong"), "{why}");
+        let why = broken(&[link(2, 0, LinkVerdict::Failed { why: "no memory".into() }), good]).unwrap();
+        assert!(why.contains("no memory"), "{why}");
     }
-    let far = devices.iter().find(|&&rank| group.topology.node(rank) != group.topology.node(other));
-    match far {
-        Some(&rank) => Err(ExecuteError::DevicesOfHosts {
-            rank,
-            host: group.topology.host(rank).to_string(),
-            other,
-            other_host: group.topology.host(other).to_string(),
-        }),
-        None => Ok(()),
+
+    #[test]
+    fn elements_that_change_are_refused() {
+        let side = |dtype, placement| {
+            let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
+            Arc::new(Layout::new(vec![4], dtype, mesh, vec![placement]).unwrap())
+        };
+        let verdict = |from, placement, to| {
+            let mut manifest = Manifest::new();
+            let (source, destination) = (side(from, placement), side(to, Placement::shard(0)));
+            manifest.push_with("w", source, destination, Transform::Cast).unwrap();
+            check_unchanged(&manifest).map_err(|error| error.to_string())
+        };
+        let (whole, terms) = (Placement::Replicate, Placement::Partial(Reduction::Sum));
+        assert_eq!(verdict(Dtype::BF16, whole.clone(), Dtype::BF16), Ok(()));
+        let cast = verdict(Dtype::F32, whole, Dtype::BF16).unwrap_err();
+        assert!(cast.starts_with("tensor \"w\": its elements are cast on the way"), "{cast}");
+        let sum = verdict(Dtype::F32, terms, Dtype::F32).unwrap_err();
+        assert!(sum.starts_with("tensor \"w\": its terms are added up on the way"), "{sum}");
     }
 }

@@ -3,10 +3,10 @@
 //! before what follows; a failure ends the kernels of this rank and becomes the job's, with one cause on all ranks.
 
 use super::super::agree::{chain, commit, unreadable};
-use super::super::program::{Storage, compile};
+use super::super::program::compile;
 use super::super::reach::Reach;
 use super::super::tensors::LocalTensors;
-use super::super::{ExecuteError, Group, Side};
+use super::super::{ExecuteError, Group};
 use super::attach::{Attached, attach};
 use super::board::Board;
 use super::engine::Ordered;
@@ -14,13 +14,12 @@ use super::invite::{BoardMemory, DeviceInvitation, Prepared, prepare};
 use super::place::Places;
 use crate::base::{Backoff, Deadline, Rank, env};
 use crate::bootstrap::Cause;
-use crate::layout::positions::padding_boxes;
 use crate::memory::device::params::{PHASE_AWAIT, PHASE_CLOSE, Verdict};
 use crate::memory::device::{
     Device, DeviceError, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream,
 };
 use crate::plan::Plan;
-use crate::route::{LocalFlow, RouteKind};
+use crate::route::LocalFlow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -60,27 +59,14 @@ impl DeviceTransfer {
     pub(in crate::execute) fn init(
         group: &Group,
         plan: &Plan,
-        (flows, route): (&[LocalFlow], RouteKind),
+        flows: &[LocalFlow],
         local: &LocalTensors,
         places: &Places,
         deadline: Deadline,
     ) -> Result<Self, ExecuteError> {
-        let everybody = group.size();
-        let reach = Reach {
-            readable: vec![true; everybody],
-            shared: vec![true; everybody],
-            cores: 1,
-            mapped: true,
-            chunk_bytes: 0,
-        };
-        let program = check_unchanged(plan).and_then(|()| {
-            let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
-            let stores = program.items.iter().any(|item| item.storage == Storage::Slot);
-            if stores { Err(ExecuteError::RouteOnDevices { route }) } else { Ok(program) }
-        });
-        let program = program.and_then(|program| check_padding(plan, local).map(|()| program));
-        let prepared = program.and_then(|program| prepare(group, places, program, local, deadline));
-        let prepared = commit(group, prepared, deadline)?;
+        let reach = Reach { cores: 1, ..Reach::of_shared_memory(group.size(), 0) };
+        let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
+        let prepared = commit(group, prepare(group, places, program, local, deadline), deadline)?;
         let joined = exchange(group, &prepared, deadline)
             .and_then(|theirs| Self::join(group, plan, local, places, prepared, &theirs, deadline));
         commit(group, joined, deadline)
@@ -127,7 +113,7 @@ impl DeviceTransfer {
                 Ok(())
             }
             Order::Host(ordered) => match stream.map(Stream::is_capturing).transpose()? {
-                Some(true) => Err(ExecuteError::Capture),
+                Some(true) => Err(ExecuteError::Capture { why: "several ranks share a GPU".into() }),
                 _ => ordered.start(stream),
             },
         }
@@ -214,30 +200,6 @@ impl DeviceTransfer {
     }
 }
 
-/// Tensors whose elements are added up or cast on the way are refused: the moves of a device copy bytes.
-fn check_unchanged(plan: &Plan) -> Result<(), ExecuteError> {
-    for tensor in plan.manifest().tensors() {
-        let change = match tensor.source.reduction() {
-            Some(_) => "its terms are added up",
-            None if tensor.is_cast() => "its elements are cast",
-            None => continue,
-        };
-        return Err(ExecuteError::ChangeOnDevices { tensor: tensor.name.clone(), change });
-    }
-    Ok(())
-}
-
-/// Padding that a layout asks to be written is refused: the moves of a device have tensors at both ends.
-fn check_padding(plan: &Plan, local: &LocalTensors) -> Result<(), ExecuteError> {
-    for (tensor, spec) in plan.manifest().tensors().iter().enumerate() {
-        let maps = local.maps(Side::Destination, tensor as u32).unwrap_or_default();
-        if spec.destination.padding().is_some() && !padding_boxes(maps).is_empty() {
-            return Err(ExecuteError::PaddingOnDevices { tensor: spec.name.clone() });
-        }
-    }
-    Ok(())
-}
-
 /// What words of the board are about, for messages.
 fn names(group: &Group, board: &Board) -> Vec<(u32, String)> {
     let who = |rank: Rank| format!("rank {rank} on host {}", group.topology.host(rank));
@@ -300,32 +262,4 @@ fn exchange(
         invitation.map(|invitation| (peer, invitation)).map_err(|source| unreadable(peer, source))
     };
     prepared.invitations.keys().map(read).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
-    use crate::plan::{Manifest, Transform};
-    use std::sync::Arc;
-
-    #[test]
-    fn elements_that_change_are_refused() {
-        let side = |dtype, placement| {
-            let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
-            Arc::new(Layout::new(vec![4], dtype, mesh, vec![placement]).unwrap())
-        };
-        let verdict = |from, placement, to| {
-            let mut manifest = Manifest::new();
-            let (source, destination) = (side(from, placement), side(to, Placement::shard(0)));
-            manifest.push_with("w", source, destination, Transform::Cast).unwrap();
-            check_unchanged(&Plan::compile(Arc::new(manifest), 2).unwrap()).map_err(|error| error.to_string())
-        };
-        let (whole, terms) = (Placement::Replicate, Placement::Partial(Reduction::Sum));
-        assert_eq!(verdict(Dtype::BF16, whole.clone(), Dtype::BF16), Ok(()));
-        let cast = verdict(Dtype::F32, whole, Dtype::BF16).unwrap_err();
-        assert!(cast.starts_with("tensor \"w\": its elements are cast on the way"), "{cast}");
-        let sum = verdict(Dtype::F32, terms, Dtype::F32).unwrap_err();
-        assert!(sum.starts_with("tensor \"w\": its terms are added up on the way"), "{sum}");
-    }
 }

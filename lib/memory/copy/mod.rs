@@ -193,6 +193,8 @@ impl CopyTable {
         destination_base: u64,
         store: Store,
     ) -> Result<u64, MemoryError> {
+        source.check_host()?;
+        destination.check_host()?;
         let mut saturated = 0;
         for copy in &self.boxes[range] {
             check_end(source_base, copy.source_end, source.bytes())?;
@@ -228,6 +230,7 @@ impl CopyTable {
         scratch: &mut RangeScratch,
     ) -> Result<u64, MemoryError> {
         scratch.clear();
+        destination.check_host()?;
         for copy in &self.boxes[range] {
             check_end(destination_base, copy.destination_end, destination.bytes())?;
             check_end(source_base, copy.source_end, u64::MAX)?;

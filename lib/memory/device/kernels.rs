@@ -1,6 +1,7 @@
 //! The kernels of a device. In: a device. Out: functions that can be launched. Guarantee: compiled or taken from the cache
 //! once per device and process, and loaded whole before the first launch, since loading may wait for running kernels.
 
+use super::allocation::out_of_memory;
 use super::cache::machine_code;
 use super::driver::words;
 use super::error::DeviceError;
@@ -152,6 +153,9 @@ fn module(device: &Device, kernel: &str, functions: &[&str]) -> Result<Vec<Funct
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is a whole one of the compiler; the driver reads its size from its header.
     let result = unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) };
+    if result == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        return Err(out_of_memory(device, code.len() as u64));
+    }
     if result != sys::CUresult::CUDA_SUCCESS {
         let (name, text) = words(result);
         let version = Compiler::load()?.version();

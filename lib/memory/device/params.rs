@@ -131,6 +131,10 @@ pub struct Start {
     pub leave_first: u32,
     /// How many.
     pub leave_count: u32,
+    /// Added to all source addresses.
+    pub source_base: u64,
+    /// Added to all destination addresses.
+    pub destination_base: u64,
 }
 
 /// Most dimensions of a box.
@@ -190,6 +194,6 @@ const _: () = assert!(size_of::<Piece>() == 64);
 const _: () = assert!(size_of::<Unit>() == 20);
 const _: () = assert!(size_of::<Report>() == 16);
 const _: () = assert!(size_of::<Verdict>() == 32);
-const _: () = assert!(size_of::<Start>() == 104);
+const _: () = assert!(size_of::<Start>() == 120);
 const _: () = assert!(size_of::<Box>() == 224);
 const _: () = assert!(size_of::<OrderedWrites>() == 72);
