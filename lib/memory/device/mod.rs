@@ -6,6 +6,7 @@
 
 mod allocation;
 mod cache;
+pub mod collective;
 mod contents;
 mod driver;
 mod error;

@@ -50,7 +50,7 @@ fn kernels_compile_without_spills() {
     };
     for kernel in KERNELS {
         for architecture in ARCHITECTURES {
-            let compiled = compiler.compile(kernel, architecture).unwrap();
+            let compiled = compiler.compile(kernel, None, architecture).unwrap();
             let registers = numbers_before(&compiled.log, "registers");
             let spills = numbers_before(&compiled.log, "bytes spill stores");
             println!("{kernel} {architecture} NVRTC {}: {registers:?} registers", compiler.version());
@@ -59,6 +59,6 @@ fn kernels_compile_without_spills() {
             assert!(spills.iter().all(|&bytes| bytes == 0), "{}", compiled.log);
         }
     }
-    let error = compiler.compile("pack.cu", "sm_1").unwrap_err().to_string();
+    let error = compiler.compile("pack.cu", None, "sm_1").unwrap_err().to_string();
     assert!(error.contains("sm_1") && error.contains("pack.cu"), "{error}");
 }
