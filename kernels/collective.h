@@ -27,6 +27,9 @@ static const u32 CLEAN_EVERY = 1u << 14;
 static const u32 PART_STAGE = 1;  // copy the input to staging, whence peers read it
 static const u32 PART_ENTER = 2;  // wait until all peers' data may be read
 static const u32 PART_LEAVE = 4;  // wait until no peer reads here, and until peers' writes here can be seen
+// What follows in the stream may start before the end, and this before the end of what stands before it: not where ranks
+// share a device, since what starts early takes the place that the other rank's blocks need.
+static const u32 PART_EARLY = 8;
 
 // Where a wait was, for verdicts.
 static const u32 WAIT_WORD = 0;    // a data word with its flag

@@ -1,8 +1,8 @@
 //! Kernels of the all-reduce family and their launches. In: a device, an element type. Out: functions that can be
-//! launched. Guarantee: as [`super::super::Kernels`]; a launch has the attribute of programmatic stream serialisation
-//! where the device knows it, and the kernels wait for what stands before them in the stream before they read anything.
+//! launched. Guarantee: as [`super::super::Kernels`]; a launch that may start early has the attribute of programmatic stream
+//! serialisation where the device knows it, and the kernels wait for what stands before them before they read anything.
 
-use super::params::{Call, Element, MAX_BLOCKS, NormCall};
+use super::params::{Call, Element, MAX_BLOCKS, NormCall, PART_EARLY};
 use crate::memory::device::error::DeviceError;
 use crate::memory::device::gpu::Device;
 use crate::memory::device::kernels::{Function, module};
@@ -165,7 +165,7 @@ impl CollectiveKernels {
     ) -> Result<(), DeviceError> {
         let argument = (&raw const *call) as *mut c_void;
         // SAFETY: the kernel takes this structure; its addresses are the caller's promise.
-        unsafe { self.launch_one(stream, kernel.name(), self.functions[kernel as usize], argument, grid) }
+        unsafe { self.launch_one(stream, kernel.name(), self.functions[kernel as usize], argument, grid, call.parts) }
     }
 
     /// Launches the fused all-reduce, residual addition and RMSNorm; `false`: there is none for this element type.
@@ -176,7 +176,7 @@ impl CollectiveKernels {
         let Some(norm) = self.norm else { return Ok(false) };
         let argument = (&raw const *call) as *mut c_void;
         // SAFETY: as above.
-        unsafe { self.launch_one(stream, "reduce_norm", norm, argument, grid)? };
+        unsafe { self.launch_one(stream, "reduce_norm", norm, argument, grid, call.call.parts)? };
         Ok(true)
     }
 
@@ -199,13 +199,14 @@ impl CollectiveKernels {
         function: Function,
         argument: *mut c_void,
         grid: Grid,
+        parts: u32,
     ) -> Result<(), DeviceError> {
         let _current = self.device.enter()?;
         // SAFETY: a structure of integers, for which zeros are a value.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
-        let early = self.device.properties().capability >= (9, 0);
+        let early = parts & PART_EARLY != 0 && self.device.properties().capability >= (9, 0);
         let config = sys::CUlaunchConfig {
             gridDimX: grid.blocks,
             gridDimY: 1,

@@ -21,6 +21,8 @@ pub const PART_STAGE: u32 = 1;
 pub const PART_ENTER: u32 = 2;
 /// Wait until no peer reads here, and until peers' writes here can be seen.
 pub const PART_LEAVE: u32 = 4;
+/// Overlap with the start of what follows in the stream: not where ranks share a device.
+pub const PART_EARLY: u32 = 8;
 
 /// Offset of the word that holds 1 + the rank that gave up.
 pub const AT_POISON: u64 = 0;
@@ -243,7 +245,8 @@ pub struct Call {
     pub operation: u32,
     /// Rank that broadcasts.
     pub root: u32,
-    /// Parts of a pull or two-shot that are done; 0: the host has ordered the ranks and nothing is waited for.
+    /// Parts that are done; pull and two-shot without any but [`PART_EARLY`]: the host has ordered the ranks and nothing is
+    /// waited for.
     pub parts: u32,
 }
 
