@@ -32,10 +32,10 @@ extern "C" __global__ void __launch_bounds__(512) gather_push(const __grid_const
   Share share = share_of(call.bytes);
   Turn turn = begin(call);
   if (turn.sound) send_all(call, turn, share);
-  if (turn.sound) keep_own(call.input, call.output + rank * call.bytes, call.bytes);
+  if (turn.sound) keep_own(call.input, call.output + rank * call.stride, call.bytes);
   for (u32 step = 1; step < ranks && turn.sound; ++step) {
     u32 source = turned(call, step);
-    turn.sound = take_words(call, turn, share, source, 0, call.output + source * call.bytes, call.bytes);
+    turn.sound = take_words(call, turn, share, source, 0, call.output + source * call.stride, call.bytes);
   }
   finish(call, turn);
 }
@@ -80,14 +80,14 @@ extern "C" __global__ void __launch_bounds__(512) gather_pull(const __grid_const
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
   Turn turn = begin_pull(call);
   find_sources(call, turn, sources);
-  Shares all = {1, call.bytes, call.bytes};
+  Shares all = {1, call.bytes, call.bytes, call.bytes};
   if (turn.sound) turn.sound = open_inputs(call, turn, all);
   if (turn.sound) {
-    u64 own = call.output + rank * call.bytes;
+    u64 own = call.output + rank * call.stride;
     if (call.input != own) copy_from(call.input, own, call.bytes);
     for (u32 step = 1; step < ranks; ++step) {
       u32 source = turned(call, step);
-      copy_from(sources[source], call.output + source * call.bytes, call.bytes);
+      copy_from(sources[source], call.output + source * call.stride, call.bytes);
     }
     if (call.parts & PART_LEAVE) turn.sound = meet(call, turn, 2, false);
   }
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(512) broadcast_pull(const __grid_co
   Turn turn = begin_pull(call);
   find_sources(call, turn, sources);
   bool is_root = call.channel.rank == call.root;
-  Shares all = {is_root, call.bytes, call.bytes};
+  Shares all = {is_root, call.bytes, call.bytes, call.bytes};
   if (turn.sound) turn.sound = open_inputs(call, turn, all);
   if (turn.sound) {
     u64 source = is_root ? call.input : sources[call.root];

@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(512) reduce_pull(const __grid_const
   enter_stream(call);
   Turn turn = begin_pull(call);
   find_sources(call, turn, sources);
-  Shares all = {1, call.bytes, call.bytes};
+  Shares all = {1, call.bytes, call.bytes, call.bytes};
   if (turn.sound) turn.sound = open_inputs(call, turn, all);
   bool writes_input = (call.parts & PART_LEAVE) && call.output == call.input;
   if (turn.sound) pull_range(call, turn, sources, 0, call.bytes, writes_input);
@@ -93,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(512) scatter_pull(const __grid_cons
   enter_stream(call);
   Turn turn = begin_pull(call);
   find_sources(call, turn, sources);
-  Shares shares = {call.channel.ranks, call.bytes, call.bytes * call.channel.ranks};
+  u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
+  Shares shares = {call.channel.ranks, call.bytes, call.stride, total};
   if (turn.sound) turn.sound = open_inputs(call, turn, shares);
   u64 offset = share_offset(call, shares, call.channel.rank);
   if (turn.sound) pull_range(call, turn, sources, offset, call.bytes, false);
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(512) reduce_two_shot(const __grid_c
   u64 bytes = call.bytes - begin < shard ? call.bytes - begin : shard;
   bool staged = call.inputs == nullptr;
   find_targets(call, turn, shard * ranks, targets);
-  Shares shares = {ranks, shard, call.bytes};
+  Shares shares = {ranks, shard, shard, call.bytes};
   if (turn.sound) turn.sound = open_inputs(call, turn, shares);
   u64 step = (u64)gridDim.x * blockDim.x, pieces = (bytes + 15) / 16;
   for (u64 piece = (u64)blockIdx.x * blockDim.x + threadIdx.x; piece < pieces && turn.sound; piece += step * UNROLL) {

@@ -49,12 +49,13 @@ extern "C" __global__ void __launch_bounds__(512) reduce_push(const __grid_const
   push_all<WORDS, 1>(call, share);
 }
 
-// Sends each peer its share of the input: shares of `share_bytes` bytes, of `bytes` in all.
+// Sends each peer its share of the input: shares of `share_bytes` bytes, one every `stride`, `bytes` from the first to the
+// end of the last.
 __device__ __forceinline__ void scatter_words(const Call &call, const Turn &turn, const Share &share, u64 bytes,
-                                              u64 share_bytes) {
+                                              u64 stride, u64 share_bytes) {
   for (u32 step = 1; step < call.channel.ranks && turn.sound; ++step) {
     u32 peer = turned(call, step);
-    u64 begin = peer * share_bytes < bytes ? peer * share_bytes : bytes;
+    u64 begin = peer * stride < bytes ? peer * stride : bytes;
     u64 length = bytes - begin < share_bytes ? bytes - begin : share_bytes;
     u64 slot = slot_of(call, turn, peer, call.channel.rank);
     for (u64 word = share.first; word < share.words; word += share.step) {
@@ -66,9 +67,10 @@ __device__ __forceinline__ void scatter_words(const Call &call, const Turn &turn
 extern "C" __global__ void __launch_bounds__(512) scatter_push(const __grid_constant__ Call call) {
   enter_stream(call);
   Share share = share_of(call.bytes);
-  u64 mine = call.input + call.channel.rank * call.bytes;
+  u64 mine = call.input + call.channel.rank * call.stride;
   Turn turn = begin(call);
-  scatter_words(call, turn, share, call.bytes * call.channel.ranks, call.bytes);
+  u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
+  scatter_words(call, turn, share, total, call.stride, call.bytes);
   for (u64 word = share.first; word < share.words && turn.sound; word += share.step) {
     uint2 own = load_8(mine, call.bytes, word), result;
     turn.sound = reduce_words<1, 8>(call, turn, word, share, &own, &result);
@@ -86,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(512) reduce_two_push(const __grid_c
   u64 begins = rank * shard < call.bytes ? rank * shard : call.bytes;
   u64 length = call.bytes - begins < shard ? call.bytes - begins : shard;
   Turn turn = begin(call);
-  scatter_words(call, turn, share, call.bytes, shard);
+  scatter_words(call, turn, share, call.bytes, shard, shard);
   for (u64 word = share.first; word < share.words && turn.sound; word += share.step) {
     uint2 own = load_8(call.input + begins, length, word), result;
     turn.sound = reduce_words<1, 8>(call, turn, word, share, &own, &result);

@@ -5,9 +5,11 @@
 mod algorithm;
 mod call;
 mod choose;
+pub mod device;
 mod element;
 mod operation;
 mod reduce;
+mod steps;
 mod table;
 
 pub use crate::memory::device::collective::params::{Header, Operation as ReduceOperation};
@@ -16,4 +18,5 @@ pub use call::{Call, Kind, Launch, difference, header, read as read_header};
 pub use choose::{Choice, ChooseError, Connection, PREFERENCE, Situation, choose, obstacle};
 pub use operation::{OperationError, element, reducible};
 pub use reduce::reduce;
+pub use steps::{Ground, Steps, steps};
 pub use table::{Machine as TableMachine, Row, Table, TableError, VERSION as TABLE_VERSION};

@@ -34,6 +34,7 @@ mod rest;
 mod tensors;
 mod turns;
 
+pub(crate) use agree::{chain, gather};
 pub use budget::StagingBudget;
 pub use engine::Engine;
 pub use error::ExecuteError;

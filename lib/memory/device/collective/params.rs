@@ -229,6 +229,8 @@ pub struct Call {
     pub output: u64,
     /// All-reduce and broadcast: bytes of the buffer. All-gather and reduce-scatter: bytes of one rank's share.
     pub bytes: u64,
+    /// All-gather and reduce-scatter: bytes from the start of a share to that of the next, in the output or the input.
+    pub stride: u64,
     /// Device address of the addresses of all ranks' inputs, or 0: staging is used.
     pub inputs: u64,
     /// Device address of the addresses of all ranks' outputs, or 0.
@@ -304,5 +306,5 @@ impl ChannelLayout {
 const _: () = assert!(size_of::<Header>() == 32);
 const _: () = assert!(size_of::<CollectiveVerdict>() == 104);
 const _: () = assert!(size_of::<Channel>() == 640);
-const _: () = assert!(size_of::<Call>() == 744);
-const _: () = assert!(size_of::<NormCall>() == 792);
+const _: () = assert!(size_of::<Call>() == 752);
+const _: () = assert!(size_of::<NormCall>() == 800);
