@@ -159,9 +159,9 @@ pub enum CollectiveError {
         /// What is in the way.
         why: String,
     },
-    /// A call in a graph that needs the host.
-    #[error("{kind} cannot be recorded into a graph: {why}")]
-    NotCapturable {
+    /// A call that these ranks have no way for.
+    #[error("{kind} cannot run on this channel: {why}")]
+    NotHere {
         /// The call.
         kind: Kind,
         /// Why.

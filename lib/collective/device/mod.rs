@@ -10,6 +10,7 @@ mod calls;
 mod channel;
 mod error;
 mod members;
+mod norm;
 mod operand;
 mod options;
 mod ordered;
@@ -18,5 +19,6 @@ mod verdict;
 
 pub use channel::Channel;
 pub use error::CollectiveError;
+pub use norm::{NormOperands, NormShape};
 pub use operand::Operand;
 pub use options::ChannelOptions;

@@ -24,7 +24,7 @@ impl Channel {
         let deadline = Deadline::after(self.settled.limit);
         let Some(group) = self.group.clone() else {
             let (kind, why) = (call.kind, "ranks of one process cannot meet on their hosts");
-            return Err(CollectiveError::NotCapturable { kind, why });
+            return Err(CollectiveError::NotHere { kind, why });
         };
         let mut first = 0;
         loop {

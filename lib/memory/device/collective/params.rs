@@ -275,6 +275,14 @@ pub struct NormCall {
     pub(super) unused: u32,
 }
 
+impl NormCall {
+    /// Nothing but the all-reduce.
+    pub const fn new(call: Call) -> Self {
+        let (residual, residual_output, weight, scale) = (0, 0, 0, 0);
+        Self { call, residual, residual_output, weight, scale, tokens: 0, hidden: 0, epsilon: 0.0, unused: 0 }
+    }
+}
+
 /// Where things are in a channel's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelLayout {
