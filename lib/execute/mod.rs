@@ -31,6 +31,7 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod signals;
 mod tensors;
 mod turns;
 
