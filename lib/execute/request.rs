@@ -124,7 +124,8 @@ impl Reshard {
         };
         let planned = planned::plan(group, topology, manifest, route_options, &agreement);
         let (mut planned, mut routes) = planned::add_up(group, topology, planned, deadline)?;
-        if let (Some(Way::Direct(_)), Some(why)) = (&way, unmapped_destination(&agreement).filter(|_| routes.hops > 1)) {
+        if let (Some(Way::Direct(_)), Some(why)) = (&way, unmapped_destination(&agreement).filter(|_| routes.hops > 1))
+        {
             way = Some(Way::Staged(why));
             let again = planned::plan(group, &group.topology, manifest, route_options, &agreement);
             (planned, routes) = planned::add_up(group, &group.topology, again, deadline)?;

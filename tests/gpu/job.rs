@@ -1,6 +1,7 @@
 //! Jobs of the GPU tests. In: kinds, cases, environments. Out: their outcomes. Guarantee: a job ends within its limit; a case
 //! without an outcome, and an end that was not expected, is a failure with all that was said.
 
+use crate::collective::{apart, here};
 use crate::results::{MARK, Outcome};
 use crate::{case, faults, trapped, ways};
 use std::path::PathBuf;
@@ -68,8 +69,13 @@ impl Job {
             jobs.push(Self::new(ranks, "move", &case::names(ranks)));
         }
         for way in [OFF, TWO_DOMAINS] {
-            jobs.push(Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way));
+            jobs.push(
+                Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way),
+            );
         }
+        jobs.push(Self::new(1, "here", &here::NAMES));
+        jobs.push(Self::new(2, "collective", &apart::NAMES));
+        jobs.push(Self::new(4, "collective", &apart::SHARED));
         jobs.push(Self::new(2, "ways", &ways::NAMES));
         for way in [OFF, TWO_DOMAINS] {
             jobs.push(Self::new(2, "ways", &["ordered"]).with(way));

@@ -211,8 +211,11 @@ fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
         let times = calls(world, &mut transfer)?;
         let call = times[times.len() / 2];
         let chained = chained(world, &mut transfer, &stream)?;
-        outcome =
-            outcome.with("call us", call).with("call us, worst round", times[times.len() - 1]).with("stream us", chained).with("GB/s", bytes / chained.min(call) / 1e3);
+        outcome = outcome
+            .with("call us", call)
+            .with("call us, worst round", times[times.len() - 1])
+            .with("stream us", chained)
+            .with("GB/s", bytes / chained.min(call) / 1e3);
         if let Some(replayed) = replayed(&setting, &mut transfer, &stream)? {
             outcome = outcome.with("graph us", replayed);
         }

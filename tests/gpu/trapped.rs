@@ -3,8 +3,8 @@
 
 use crate::memories::Kind;
 use crate::moving::deadline;
-use crate::results::Outcome;
 use crate::planner::layout;
+use crate::results::Outcome;
 use crate::transfer::{Spot, Transfer, row_major};
 use crate::traps::{Place, Trap, apart, rows, traps};
 use crossmesh::comm::{Communicator, ReshardOptions, Side, WorldOptions};
@@ -73,7 +73,9 @@ fn pairs() -> Vec<Trap> {
     let all_types = Dtype::ALL.iter().map(|&dtype| swap(&[8, 12], dtype, rows(0), rows(1))).collect();
     let deep = [3, 2, 5, 1, 2, 3, 2, 4];
     let pair = |dtype| swap(&[9, 7], dtype, rows(0), rows(1));
-    let parts = |first: u64| AxisMap::new((0..3).map(|part| Interval { lo: 12 * part + 6 * first, hi: 12 * part + 6 * first + 6 }));
+    let parts = |first: u64| {
+        AxisMap::new((0..3).map(|part| Interval { lo: 12 * part + 6 * first, hi: 12 * part + 6 * first + 6 }))
+    };
     let cyclic = Placement::parts(0, vec![parts(0), parts(1)]);
     vec![
         Trap("padding written", vec![short, long], apart),
@@ -84,7 +86,11 @@ fn pairs() -> Vec<Trap> {
         Trap("eight dimensions", vec![swap(&deep, Dtype::BF16, rows(7), rows(2))], apart),
         Trap("uneven", vec![swap(&[7, 3], Dtype::F32, Placement::sizes(0, [0, 7]), Placement::chunk(0))], apart),
         Trap("to block-cyclic", vec![swap(&[36, 5], Dtype::F32, Placement::chunk(0), cyclic)], apart),
-        Trap("replicas", vec![(over(&[31, 6], Dtype::BF16, [0, 1], all()), over(&[31, 6], Dtype::BF16, [1, 0], all()))], apart),
+        Trap(
+            "replicas",
+            vec![(over(&[31, 6], Dtype::BF16, [0, 1], all()), over(&[31, 6], Dtype::BF16, [1, 0], all()))],
+            apart,
+        ),
         Trap("the same", vec![(over(&[8], Dtype::U8, [0, 1], all()), over(&[8], Dtype::U8, [0, 1], all()))], apart),
     ]
 }

@@ -80,7 +80,11 @@ fn kinds(world: &Communicator) -> Result<Outcome, Failure> {
                 let why = format!("{what}: went by {:?}", transfer.report().staged);
                 return Ok(Outcome::failed("kinds", 2, why));
             }
-            if expected_direct { direct += 1 } else { staged += u32::from(!on_host) }
+            if expected_direct {
+                direct += 1
+            } else {
+                staged += u32::from(!on_host)
+            }
             for round in 0..2 {
                 fill(&from, source_layout.local_shape(rank).unwrap_or_default(), rank, round);
                 put(&to, &vec![0xee; to.bytes() as usize]);
@@ -160,7 +164,8 @@ fn ordered(world: &Communicator) -> Result<Outcome, Failure> {
     if longest > 3000.0 {
         outcome = Outcome::failed("ordered", 2, format!("a start took {longest:.0} us"));
     }
-    if captured.is_none() == staged.is_some() || captured.as_ref().is_some_and(|why| !why.contains("captured in a graph"))
+    if captured.is_none() == staged.is_some()
+        || captured.as_ref().is_some_and(|why| !why.contains("captured in a graph"))
     {
         outcome = Outcome::failed("ordered", 2, format!("capture {captured:?}, staged {staged:?}"));
     }

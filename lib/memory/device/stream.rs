@@ -76,8 +76,12 @@ impl Stream {
             // SAFETY: the caller's promise.
             let result = unsafe {
                 match (to, from) {
-                    (End::Host(to), End::Device(from)) => sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, stream),
-                    (End::Device(to), End::Host(from)) => sys::cuMemcpyHtoDAsync_v2(to, from as *const c_void, bytes, stream),
+                    (End::Host(to), End::Device(from)) => {
+                        sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, stream)
+                    }
+                    (End::Device(to), End::Host(from)) => {
+                        sys::cuMemcpyHtoDAsync_v2(to, from as *const c_void, bytes, stream)
+                    }
                     _ => sys::cuMemcpyAsync(to.address(), from.address(), bytes, stream),
                 }
             };
