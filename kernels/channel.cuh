@@ -16,7 +16,8 @@ struct Turn {
   u64 sequence;
   u32 flag;
   u32 parity;
-  bool sound;
+  u32 poison;
+  bool sound;  // nothing that this thread knows of went wrong
 };
 
 __device__ __forceinline__ u64 own_base(const Call &call) { return call.channel.base[call.channel.rank]; }
@@ -78,7 +79,7 @@ struct Wait {
 
 __device__ __noinline__ void tell_host(const Call &call, u64 sequence, const Wait &wait, u32 reason, u32 found) {
   CollectiveVerdict *verdict = call.channel.verdict;
-  if (exchange_relaxed_system_32(&verdict->state, 1) != 0) return;
+  if (compare_exchange_relaxed_system_32(&verdict->state, 0, 1) != 0) return;
   verdict->reason = reason;
   verdict->peer = wait.peer;
   verdict->block = blockIdx.x;
@@ -199,42 +200,46 @@ __device__ __forceinline__ void enter_stream(const Call &call) {
   wait_for_prerequisites();
 }
 
-// Takes the block's turn.
+// Takes the block's turn: from now on it may send.
 __device__ __forceinline__ Turn begin(const Call &call) {
   u64 base = own_base(call);
-  u32 poison = load_volatile_32(base + AT_POISON);
   Turn turn;
-  turn.sequence = load_volatile_64(base + AT_SEQUENCES + 8 * (u64)blockIdx.x) + 1;
+  turn.sequence = load_volatile_64(base + AT_SEQUENCES + 8 * blockIdx.x) + 1;
+  turn.poison = load_volatile_32(base + AT_POISON);
   turn.flag = call.fingerprint << EPOCH_BITS | ((u32)turn.sequence & ((1u << EPOCH_BITS) - 1));
   turn.parity = (u32)turn.sequence & 1;
-  turn.sound = poison == 0;
-  if (blockIdx.x == 0 && threadIdx.x == 0) write_header(call, turn.sequence);
-  if (!turn.sound) {
-    Wait wait = {call.channel.rank, WAIT_START, turn.flag};
-    give_up_poisoned(call, turn.sequence, wait, poison);
-  } else if (turn.sequence % CLEAN_EVERY == 0) {
+  turn.sound = true;
+  if (turn.sequence % CLEAN_EVERY == 0) {
+    write_header(call, turn.sequence);
     turn.sound = clean(call, turn.sequence);
   }
   return turn;
 }
 
-// Ends the block's turn. The first block speaks for those that this launch has not got.
-__device__ __forceinline__ void finish(const Call &call, const Turn &turn) {
-  u64 *sequences = (u64 *)(own_base(call) + AT_SEQUENCES);
+// What is due in a turn and need not be before the first word is sent: the header, a look at the poison, and the count of
+// calls, which blocks that this launch has not got have from those that it has. All threads of the block call it before
+// they wait for anything.
+__device__ __forceinline__ void announce(const Call &call, Turn &turn) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) write_header(call, turn.sequence);
   __syncthreads();
-  if (threadIdx.x == 0) sequences[blockIdx.x] = turn.sequence;
-  if (blockIdx.x != 0) return;
-  for (u32 block = gridDim.x + threadIdx.x; block < MAX_BLOCKS; block += blockDim.x) sequences[block] = turn.sequence;
+  u64 *sequences = (u64 *)(own_base(call) + AT_SEQUENCES);
+  for (u32 block = blockIdx.x + gridDim.x * threadIdx.x; block < MAX_BLOCKS; block += gridDim.x * blockDim.x) {
+    sequences[block] = turn.sequence;
+  }
+  if (turn.poison == 0) return;
+  turn.sound = false;
+  Wait wait = {call.channel.rank, WAIT_START, turn.flag};
+  give_up_poisoned(call, turn.sequence, wait, turn.poison);
 }
 
 // Slot of data from `source` in the memory of `rank`.
 __device__ __forceinline__ u64 slot_of(const Call &call, const Turn &turn, u32 rank, u32 source) {
-  u64 slot = (u64)turn.parity * call.channel.ranks + source;
+  u32 slot = turn.parity * call.channel.ranks + source;
   return call.channel.base[rank] + call.channel.slots + slot * call.channel.slot_words * 16;
 }
 
-__device__ __forceinline__ void send_word(u64 slot, u64 word, uint2 payload, u32 flag) {
-  store_volatile_128(slot + word * 16, make_uint4(payload.x, flag, payload.y, flag));
+__device__ __forceinline__ void send_word(u64 slot, u32 word, uint2 payload, u32 flag) {
+  store_volatile_128(slot + (u64)word * 16, make_uint4(payload.x, flag, payload.y, flag));
 }
 
 // The rank `step` after this one: ranks send to different peers at a time.
@@ -244,7 +249,7 @@ __device__ __forceinline__ u32 turned(const Call &call, u32 step) {
 }
 
 // Sends a word to all peers.
-__device__ __forceinline__ void send_to_all(const Call &call, const Turn &turn, u64 word, uint2 payload) {
+__device__ __forceinline__ void send_to_all(const Call &call, const Turn &turn, u32 word, uint2 payload) {
   for (u32 step = 1; step < call.channel.ranks; ++step) {
     send_word(slot_of(call, turn, turned(call, step), call.channel.rank), word, payload, turn.flag);
   }
@@ -290,18 +295,30 @@ __device__ __forceinline__ u64 flag_of(const Call &call, const Turn &turn, u32 r
   return call.channel.base[rank] + AT_FLAGS + 4 * (block * stride + source);
 }
 
-// The block waits for the same block of all peers. With `publish`, what its threads wrote before is seen by peers' threads
-// behind theirs; without, only what stood before the kernels is.
-__device__ __forceinline__ bool meet(const Call &call, const Turn &turn, u32 phase, bool publish) {
-  __syncthreads();
-  bool came = true;
+// Tells the same block of all peers that this one has come to a phase. With `publish`, what this thread wrote before, and
+// what others of its block wrote before a barrier, is seen by them; without, only what stood before the kernels is.
+__device__ __forceinline__ void send_flags(const Call &call, const Turn &turn, u32 phase, bool publish) {
   for (u32 peer = threadIdx.x; peer < call.channel.ranks; peer += blockDim.x) {
     if (peer == call.channel.rank) continue;
     if (publish) fence_acquire_release_system();
     store_volatile_32(flag_of(call, turn, peer, phase, call.channel.rank), turn.flag);
+  }
+}
+
+// The block waits for the same block of all peers; whether all came.
+__device__ __forceinline__ bool await_flags(const Call &call, const Turn &turn, u32 phase, bool publish) {
+  bool came = true;
+  for (u32 peer = threadIdx.x; peer < call.channel.ranks && came; peer += blockDim.x) {
+    if (peer == call.channel.rank) continue;
     Wait wait = {peer, WAIT_ENTER + phase, turn.flag};
-    came = wait_for_value(call, turn.sequence, wait, flag_of(call, turn, call.channel.rank, phase, peer)) && came;
+    came = wait_for_value(call, turn.sequence, wait, flag_of(call, turn, call.channel.rank, phase, peer));
     if (publish) fence_acquire_release_system();
   }
   return __syncthreads_and(came);
+}
+
+__device__ __forceinline__ bool meet(const Call &call, const Turn &turn, u32 phase, bool publish) {
+  __syncthreads();
+  send_flags(call, turn, phase, publish);
+  return await_flags(call, turn, phase, publish);
 }

@@ -5,7 +5,7 @@
 #include "params.h"
 
 static const u32 MAX_RANKS = 72;
-static const u32 MAX_BLOCKS = 512;
+static const u32 MAX_BLOCKS = 256;
 
 // Memory of a channel, one allocation a rank, mapped by all ranks, zero at first. Offsets in bytes.
 static const u64 AT_POISON = 0;      // u32: 1 + rank that gave up, written by that rank

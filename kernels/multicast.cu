@@ -64,11 +64,11 @@ __device__ __forceinline__ void reduce_shard(const Call &call) {
 __device__ __forceinline__ void reduce_shard(const Call &) { __trap(); }
 #endif
 
-extern "C" __global__ void __launch_bounds__(512) reduce_multicast(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(512, 1) reduce_multicast(const __grid_constant__ Call call) {
   enter_stream(call);
   Turn turn = begin(call);
-  if (turn.sound) turn.sound = meet(call, turn, 0, false);
-  if (turn.sound) reduce_shard(call);
-  if (turn.sound) turn.sound = meet(call, turn, 2, true);
-  finish(call, turn);
+  announce(call, turn);
+  if (!__syncthreads_and(turn.sound) || !meet(call, turn, 0, false)) return;
+  reduce_shard(call);
+  meet(call, turn, 2, true);
 }

@@ -38,7 +38,7 @@ __device__ __forceinline__ uint2 add_residual(uint2 sum, uint2 residual) {
   return Type::pack(values);
 }
 
-__device__ __forceinline__ void store_normed(const NormCall &norm, u64 word, u64 column, uint2 value, float factor) {
+__device__ __forceinline__ void store_normed(const NormCall &norm, u32 word, u32 column, uint2 value, float factor) {
   float values[Type::COUNT], weights[Type::COUNT];
   Type::unpack(value, values);
   Type::unpack(((const uint2 *)norm.weight)[column], weights);
@@ -56,21 +56,21 @@ __device__ __forceinline__ void store_normed(const NormCall &norm, u64 word, u64
 
 // Words word, word + step, ..., SPAN of them below the row's end: sums with the residual, which go to its output. Adds
 // their squares to `total`.
-__device__ __forceinline__ bool take_sums(const NormCall &norm, const Turn &turn, u64 word, const Share &row,
+__device__ __forceinline__ bool take_sums(const NormCall &norm, const Turn &turn, u32 word, const Share &row,
                                            uint2 *results, float *total) {
   uint2 own[SPAN], sums[SPAN];
 #pragma unroll
   for (u32 number = 0; number < SPAN; ++number) {
-    u64 place = word + number * row.step;
+    u32 place = word + number * row.step;
     own[number] = make_uint2(0, 0);
     if (place >= row.words) continue;
     own[number] = ((const uint2 *)norm.call.input)[place];
-    prefetch(norm.residual + place * 8);
+    prefetch(norm.residual + (u64)place * 8);
   }
   if (!reduce_words<SPAN, 1>(norm.call, turn, word, row, own, sums)) return false;
 #pragma unroll
   for (u32 number = 0; number < SPAN; ++number) {
-    u64 place = word + number * row.step;
+    u32 place = word + number * row.step;
     if (place >= row.words) continue;
     results[number] = add_residual(sums[number], ((const uint2 *)norm.residual)[place]);
     ((uint2 *)norm.residual_output)[place] = results[number];
@@ -80,12 +80,12 @@ __device__ __forceinline__ bool take_sums(const NormCall &norm, const Turn &turn
 }
 
 // Words `begin` to row.words are a row.
-__device__ __forceinline__ bool norm_row(const NormCall &norm, const Turn &turn, u64 begin, const Share &row) {
-  u64 first = begin + threadIdx.x, stride = row.step * SPAN;
+__device__ __forceinline__ bool norm_row(const NormCall &norm, const Turn &turn, u32 begin, const Share &row) {
+  u32 first = begin + threadIdx.x, stride = row.step * SPAN;
   uint2 kept[SPAN], results[SPAN];
   float total = 0;
   bool came = first >= row.words || take_sums(norm, turn, first, row, kept, &total);
-  for (u64 word = first + stride; word < row.words && came; word += stride) {
+  for (u32 word = first + stride; word < row.words && came; word += stride) {
     came = take_sums(norm, turn, word, row, results, &total);
   }
   if (!__syncthreads_and(came)) return false;
@@ -93,10 +93,10 @@ __device__ __forceinline__ bool norm_row(const NormCall &norm, const Turn &turn,
   float factor = __frsqrt_rn(add(mean, norm.epsilon));
 #pragma unroll
   for (u32 number = 0; number < SPAN; ++number) {
-    u64 word = first + number * row.step;
+    u32 word = first + number * row.step;
     if (word < row.words) store_normed(norm, word, word - begin, kept[number], factor);
   }
-  for (u64 word = first + stride; word < row.words; word += row.step) {
+  for (u32 word = first + stride; word < row.words; word += row.step) {
     store_normed(norm, word, word - begin, ((const uint2 *)norm.residual_output)[word], factor);
   }
   return true;
@@ -106,16 +106,16 @@ __device__ __forceinline__ bool norm_row(const NormCall &norm, const Turn &turn,
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm(const __grid_constant__ NormCall norm) {
   const Call &call = norm.call;
   enter_stream(call);
-  u64 words = norm.hidden / Type::COUNT;
+  u32 words = norm.hidden / Type::COUNT;
   Turn turn = begin(call);
-  for (u64 row = blockIdx.x; row < norm.tokens && turn.sound; row += gridDim.x) {
-    for (u64 word = row * words + threadIdx.x; word < (row + 1) * words; word += blockDim.x) {
+  for (u32 row = blockIdx.x; row < norm.tokens && turn.sound; row += gridDim.x) {
+    for (u32 word = row * words + threadIdx.x; word < (row + 1) * words; word += blockDim.x) {
       send_to_all(call, turn, word, ((const uint2 *)call.input)[word]);
     }
   }
-  for (u64 row = blockIdx.x; row < norm.tokens && __syncthreads_and(turn.sound); row += gridDim.x) {
+  announce(call, turn);
+  for (u32 row = blockIdx.x; row < norm.tokens && __syncthreads_and(turn.sound); row += gridDim.x) {
     Share share = {0, blockDim.x, (row + 1) * words};
     turn.sound = norm_row(norm, turn, row * words, share);
   }
-  finish(call, turn);
 }

@@ -51,6 +51,22 @@ __device__ __forceinline__ void store_volatile_128(u64 address, uint4 value) {
                : "memory");
 }
 
+__device__ __forceinline__ uint2 load_weak_64(u64 address) {
+  uint2 value;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_weak_64(u64 address, uint2 value) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
+}
+
+__device__ __forceinline__ void store_weak_128(u64 address, uint4 value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
+
 __device__ __forceinline__ u32 load_volatile_32(u64 address) {
   u32 value;
   asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
@@ -83,6 +99,9 @@ __device__ __forceinline__ void wait_for_prerequisites() {
 #endif
 }
 
+// Has the value computed here and not where it is used first.
+__device__ __forceinline__ void compute_now(u64 &value) { asm volatile("" : "+l"(value)::"memory"); }
+
 // Adds one; the value before.
 __device__ __forceinline__ u32 add_acquire_release_device_32(u32 *address, u32 value) {
   u32 before;
@@ -90,9 +109,13 @@ __device__ __forceinline__ u32 add_acquire_release_device_32(u32 *address, u32 v
   return before;
 }
 
-__device__ __forceinline__ u32 exchange_relaxed_system_32(u32 *address, u32 value) {
+// Stores `value` where `expected` stands; the value before.
+__device__ __forceinline__ u32 compare_exchange_relaxed_system_32(u32 *address, u32 expected, u32 value) {
   u32 before;
-  asm volatile("atom.relaxed.sys.global.exch.b32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
+  asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(before)
+               : "l"(address), "r"(expected), "r"(value)
+               : "memory");
   return before;
 }
 

@@ -31,30 +31,19 @@ typedef Carried<Number> Partial;
 // Words that carry the partial results of 8 bytes of elements.
 static const u32 PARTIAL_WORDS = Type::COUNT / Partial::COUNT;
 
-struct Chunk {
-  u64 begin;
-  u64 bytes;
-};
-
-__device__ __forceinline__ Chunk chunk_of(const Call &call, u64 words, u32 number) {
-  u64 size = words * 8;
-  u64 begin = number * size < call.bytes ? number * size : call.bytes;
-  return {begin, call.bytes - begin < size ? call.bytes - begin : size};
-}
-
-__device__ __forceinline__ void send_partial(u64 slot, u64 word, const Number *sums, u32 flag) {
+__device__ __forceinline__ void send_partial(u64 slot, u32 word, const Number *sums, u32 flag) {
 #pragma unroll
   for (u32 part = 0; part < PARTIAL_WORDS; ++part) {
     send_word(slot, word * PARTIAL_WORDS + part, Partial::pack(sums + part * Partial::COUNT), flag);
   }
 }
 
-__device__ __forceinline__ bool receive_partial(const Call &call, const Turn &turn, u32 left, u64 slot, u64 word,
+__device__ __forceinline__ bool receive_partial(const Call &call, const Turn &turn, u32 left, u64 slot, u32 word,
                                                 Number *sums) {
   Awaited<PARTIAL_WORDS> awaited;
 #pragma unroll
   for (u32 part = 0; part < PARTIAL_WORDS; ++part) {
-    awaited.places[part] = slot + (word * PARTIAL_WORDS + part) * 16;
+    awaited.places[part] = slot + ((u64)word * PARTIAL_WORDS + part) * 16;
     awaited.peers[part] = left;
   }
   if (!receive(call, turn, awaited)) return false;
@@ -69,24 +58,24 @@ __device__ __forceinline__ bool receive_partial(const Call &call, const Turn &tu
 struct Ring {
   u32 left;
   u32 right;
-  u64 words;     // of a chunk
+  u32 words;     // of a chunk
   u64 incoming;  // slot of the left neighbour's words here
   u64 outgoing;  // slot of this rank's words at the right neighbour
 };
 
 // Place of the words of a step: partial results of steps 0..ranks - 1, then results of as many.
-__device__ __forceinline__ u64 partials_at(const Ring &ring, u32 step) { return step * ring.words * PARTIAL_WORDS * 16; }
+__device__ __forceinline__ u64 partials_at(const Ring &ring, u32 step) { return (u64)step * ring.words * PARTIAL_WORDS * 16; }
 
 __device__ __forceinline__ u64 results_at(const Ring &ring, u32 ranks, u32 step) {
-  return ((ranks - 1) * PARTIAL_WORDS + step) * ring.words * 16;
+  return ((u64)(ranks - 1) * PARTIAL_WORDS + step) * ring.words * 16;
 }
 
 // The first round; this rank ends with chunk rank + 1.
 __device__ __forceinline__ bool reduce_round(const Call &call, const Turn &turn, const Share &share, const Ring &ring) {
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
   for (u32 step = 0; step < ranks; ++step) {
-    Chunk chunk = chunk_of(call, ring.words, (rank + ranks - step) % ranks);
-    for (u64 word = share.first; word < ring.words; word += share.step) {
+    Range chunk = range_of(call.bytes, (u64)ring.words * 8, (rank + ranks - step) % ranks);
+    for (u32 word = share.first; word < ring.words; word += share.step) {
       Number sums[Type::COUNT], own[Type::COUNT];
       Type::unpack(load_8(call.input + chunk.begin, chunk.bytes, word), own);
       if (step == 0) {
@@ -109,33 +98,32 @@ __device__ __forceinline__ bool reduce_round(const Call &call, const Turn &turn,
   return true;
 }
 
-__device__ __forceinline__ bool gather_round(const Call &call, const Turn &turn, const Share &share, const Ring &ring) {
+__device__ __forceinline__ void gather_round(const Call &call, const Turn &turn, const Share &share, const Ring &ring) {
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
   for (u32 step = 1; step < ranks; ++step) {
-    Chunk chunk = chunk_of(call, ring.words, (rank + 1 + ranks - step) % ranks);
+    Range chunk = range_of(call.bytes, (u64)ring.words * 8, (rank + 1 + ranks - step) % ranks);
     u64 slot = ring.incoming + results_at(ring, ranks, step - 1);
-    for (u64 word = share.first; word < ring.words; word += share.step) {
-      Awaited<1> awaited = {{slot + word * 16}, {ring.left}};
-      if (!receive(call, turn, awaited)) return false;
+    for (u32 word = share.first; word < ring.words; word += share.step) {
+      Awaited<1> awaited = {{slot + (u64)word * 16}, {ring.left}};
+      if (!receive(call, turn, awaited)) return;
       uint2 result = make_uint2(awaited.words[0].x, awaited.words[0].z);
       if (step < ranks - 1) send_word(ring.outgoing + results_at(ring, ranks, step), word, result, turn.flag);
       store_8(call.output + chunk.begin, chunk.bytes, word, result);
     }
   }
-  return true;
 }
 
-extern "C" __global__ void __launch_bounds__(512) reduce_ring(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(512, 1) reduce_ring(const __grid_constant__ Call call) {
   enter_stream(call);
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
   Share share = share_of(((call.bytes + 7) / 8 + ranks - 1) / ranks * 8);
   Turn turn = begin(call);
+  announce(call, turn);
   Ring ring;
   ring.left = (rank + ranks - 1) % ranks;
   ring.right = (rank + 1) % ranks;
   ring.words = share.words;
   ring.incoming = slot_of(call, turn, rank, ring.left);
   ring.outgoing = slot_of(call, turn, ring.right, rank);
-  if (turn.sound) turn.sound = reduce_round(call, turn, share, ring) && gather_round(call, turn, share, ring);
-  finish(call, turn);
+  if (turn.sound && reduce_round(call, turn, share, ring)) gather_round(call, turn, share, ring);
 }

@@ -7,10 +7,13 @@
 typedef Numeric<ELEMENT> Type;
 typedef Type::Number Number;
 
+// Sources whose words a thread has under way where it has one word of each: as many as it has registers for.
+static const u32 SOURCES_AT_ONCE = Type::COUNT < 8 ? 8 : 4;
+
 // Reduces words word, word + step, ..., SPAN of them, of all sources from their slots, `own` being this rank's. SOURCES
 // words of each are under way at a time.
 template <u32 SPAN, u32 SOURCES>
-__device__ __forceinline__ bool reduce_words(const Call &call, const Turn &turn, u64 word, const Share &share,
+__device__ __forceinline__ bool reduce_words(const Call &call, const Turn &turn, u32 word, const Share &share,
                                              const uint2 *own, uint2 *result) {
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
   Number sums[SPAN][Type::COUNT];
@@ -19,9 +22,9 @@ __device__ __forceinline__ bool reduce_words(const Call &call, const Turn &turn,
 #pragma unroll
     for (u32 at = 0; at < SOURCES * SPAN; ++at) {
       u32 source = base + at / SPAN;
-      u64 place = word + at % SPAN * share.step;
+      u32 place = word + at % SPAN * share.step;
       bool is_awaited = source < ranks && source != rank && place < share.words;
-      awaited.places[at] = is_awaited ? slot_of(call, turn, rank, source) + place * 16 : 0;
+      awaited.places[at] = is_awaited ? slot_of(call, turn, rank, source) + (u64)place * 16 : 0;
       awaited.peers[at] = source;
       awaited.words[at] = make_uint4(own[at % SPAN].x, turn.flag, own[at % SPAN].y, turn.flag);
     }

@@ -4,7 +4,7 @@
 /// Most ranks of a channel.
 pub const MAX_RANKS: usize = 72;
 /// Most blocks of a launch.
-pub const MAX_BLOCKS: u32 = 512;
+pub const MAX_BLOCKS: u32 = 256;
 
 /// Headers that a rank keeps, call `s` in place `s % HEADERS`.
 pub const HEADERS: u32 = 4;
