@@ -93,10 +93,12 @@ __device__ __forceinline__ void pull_range(const Call &call, const Turn &turn, c
   } while (piece < all.pieces);
 }
 
-// Reduces `bytes` bytes at `offset` of all sources into the output, then waits until no peer reads here.
-__device__ __forceinline__ void pull(const Call &call, const Turn &turn, const u64 *sources, u64 offset, u64 bytes) {
+// Reduces `bytes` bytes at `offset` of all sources into the output, which peers may read where it `overwrites` the input,
+// then waits until no peer reads here.
+__device__ __forceinline__ void pull(const Call &call, const Turn &turn, const u64 *sources, u64 offset, u64 bytes,
+                                     bool overwrites) {
   Pieces all = pieces_of(offset, bytes);
-  bool leaves = call.parts & PART_LEAVE, writes_input = leaves && call.output == call.input;
+  bool leaves = call.parts & PART_LEAVE, writes_input = leaves && overwrites;
   if (are_whole(call, sources, offset, bytes, call.output)) {
     pull_range<true>(call, turn, sources, all, writes_input);
   } else {
@@ -110,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_pull(const __grid_co
   enter_stream(call);
   Turn turn = begin_pull(call);
   Shares all = {1, call.bytes, call.bytes, call.bytes};
-  if (open_inputs(call, turn, all, sources)) pull(call, turn, sources, 0, call.bytes);
+  if (open_inputs(call, turn, all, sources)) pull(call, turn, sources, 0, call.bytes, call.output == call.input);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) scatter_pull(const __grid_constant__ Call call) {
@@ -120,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) scatter_pull(const __grid_c
   u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
   Shares shares = {call.channel.ranks, call.bytes, call.stride, total};
   u64 offset = share_offset(call, shares, call.channel.rank);
-  if (open_inputs(call, turn, shares, sources)) pull(call, turn, sources, offset, call.bytes);
+  if (open_inputs(call, turn, shares, sources)) pull(call, turn, sources, offset, call.bytes, false);
 }
 
 // Reduces this rank's shard and writes it to all.
