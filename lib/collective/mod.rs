@@ -11,6 +11,8 @@ mod operation;
 mod reduce;
 mod steps;
 mod table;
+#[cfg(test)]
+mod twin;
 
 pub use crate::memory::device::collective::params::{Header, Operation as ReduceOperation};
 pub use algorithm::{Algorithm, AlgorithmError, Determinism};
