@@ -6,4 +6,6 @@
 mod kernels;
 pub mod params;
 
+#[cfg(test)]
+pub(super) use kernels::define;
 pub use kernels::{CollectiveKernel, CollectiveKernels, FILES, Grid};
