@@ -114,6 +114,7 @@ struct Call {
   u64 input;
   u64 output;
   u64 bytes;          // all-reduce, broadcast: of the buffer; all-gather: of one rank's share; reduce-scatter: likewise
+  u64 stride;         // all-gather, reduce-scatter: from the start of a share to that of the next
   const u64 *inputs;   // registered: address of each rank's input; null: staging is used
   const u64 *outputs;  // registered: address of each rank's output
   u64 input_offset;    // added to each of `inputs`
@@ -141,5 +142,5 @@ struct NormCall {
 static_assert(sizeof(Header) == 32, "Header");
 static_assert(sizeof(CollectiveVerdict) == 104, "CollectiveVerdict");
 static_assert(sizeof(Channel) == 640, "Channel");
-static_assert(sizeof(Call) == 744, "Call");
-static_assert(sizeof(NormCall) == 792, "NormCall");
+static_assert(sizeof(Call) == 752, "Call");
+static_assert(sizeof(NormCall) == 800, "NormCall");

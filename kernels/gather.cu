@@ -23,10 +23,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) gather_push(const __grid_co
   Turn turn = begin(call);
   if (turn.sound) send_all(call, turn, share);
   announce(call, turn);
-  keep_own(call.input, call.output + rank * call.bytes, call.bytes);
+  keep_own(call.input, call.output + rank * call.stride, call.bytes);
   for (u32 step = 1; step < ranks && turn.sound; ++step) {
     u32 source = turned(call, step);
-    turn.sound = take_words(call, turn, share, source, 0, call.output + source * call.bytes, call.bytes);
+    turn.sound = take_words(call, turn, share, source, 0, call.output + source * call.stride, call.bytes);
   }
 }
 
@@ -54,12 +54,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) gather_pull(const __grid_co
   Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
-  Shares all = {1, call.bytes, call.bytes};
+  Shares all = {1, call.bytes, call.bytes, call.bytes};
   if (!open_inputs(call, turn, gate, all, sources)) return;
-  keep_own(call.input, call.output + call.channel.rank * call.bytes, call.bytes);
+  keep_own(call.input, call.output + call.channel.rank * call.stride, call.bytes);
   for (u32 step = 1; step < call.channel.ranks; ++step) {
     u32 source = turned(call, step);
-    copy_pieces(sources[source], call.output + source * call.bytes, call.bytes);
+    copy_pieces(sources[source], call.output + source * call.stride, call.bytes);
   }
   if (call.parts & PART_LEAVE) leave(call, turn, gate, false);
 }
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) broadcast_pull(const __grid
   enter_stream(call);
   Turn turn = begin_pull(call);
   bool is_root = call.channel.rank == call.root;
-  Shares all = {is_root, call.bytes, call.bytes};
+  Shares all = {is_root, call.bytes, call.bytes, call.bytes};
   if (!open_inputs(call, turn, gate, all, sources)) return;
   keep_own(is_root ? call.input : sources[call.root], call.output, call.bytes);
   if (call.parts & PART_LEAVE) leave(call, turn, gate, false);

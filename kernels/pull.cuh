@@ -114,11 +114,12 @@ __device__ __noinline__ void pull_ragged(const Call &call, const Turn &turn, con
   pull_range<false, UNROLL>(call, turn, gate, sources, all, writes_input);
 }
 
-// Reduces `bytes` bytes at `offset` of all sources into the output, then waits until no peer reads here.
+// Reduces `bytes` bytes at `offset` of all sources into the output, which peers may read where it `overwrites` the input,
+// then waits until no peer reads here.
 __device__ __forceinline__ void pull(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources, u64 offset,
-                                     u64 bytes) {
+                                     u64 bytes, bool overwrites) {
   Pieces all = pieces_of(offset, bytes);
-  bool leaves = call.parts & PART_LEAVE, writes_input = leaves && call.output == call.input;
+  bool leaves = call.parts & PART_LEAVE, writes_input = leaves && overwrites;
   if (!are_whole(call, sources, offset, bytes, call.output)) {
     pull_ragged(call, turn, gate, sources, all, writes_input);
   } else if (all.pieces <= all.step) {
@@ -134,8 +135,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_pull(const __grid_co
   Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
-  Shares all = {1, call.bytes, call.bytes};
-  if (open_inputs(call, turn, gate, all, sources)) pull(call, turn, gate, sources, 0, call.bytes);
+  Shares all = {1, call.bytes, call.bytes, call.bytes};
+  if (!open_inputs(call, turn, gate, all, sources)) return;
+  pull(call, turn, gate, sources, 0, call.bytes, call.output == call.input);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) scatter_pull(const __grid_constant__ Call call) {
@@ -143,9 +145,11 @@ extern "C" __global__ void __launch_bounds__(512, 1) scatter_pull(const __grid_c
   Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
-  Shares shares = {call.channel.ranks, call.bytes, call.bytes * call.channel.ranks};
+  u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
+  Shares shares = {call.channel.ranks, call.bytes, call.stride, total};
   u64 offset = share_offset(call, shares, call.channel.rank);
-  if (open_inputs(call, turn, gate, shares, sources)) pull(call, turn, gate, sources, offset, call.bytes);
+  if (!open_inputs(call, turn, gate, shares, sources)) return;
+  pull(call, turn, gate, sources, offset, call.bytes, false);
 }
 
 // Reduces this rank's shard and writes it to all.
@@ -188,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_shot(const __gri
   u64 bytes = call.bytes - begin < shard ? call.bytes - begin : shard;
   bool staged = call.inputs == nullptr;
   find_targets(call, turn, shard * ranks, targets);
-  Shares shares = {ranks, shard, call.bytes};
+  Shares shares = {ranks, shard, shard, call.bytes};
   if (!open_inputs(call, turn, gate, shares, sources)) return;
   Pieces all = pieces_of(begin, bytes);
   bool whole = are_whole(call, sources, begin, bytes, call.output);

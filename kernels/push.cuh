@@ -75,11 +75,13 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push(const __grid_co
   push_all<WORDS, 1>(call, share);
 }
 
-// Sends each peer its share of the input: shares of `size` bytes, of `bytes` in all.
-__device__ __forceinline__ void scatter_words(const Call &call, const Turn &turn, const Share &share, u64 bytes, u64 size) {
+// Sends each peer its share of the input: `size` bytes every `stride`, `bytes` in all to the end of the last.
+__device__ __forceinline__ void scatter_words(const Call &call, const Turn &turn, const Share &share, u64 bytes, u64 stride,
+                                              u64 size) {
   for (u32 step = 1; step < call.channel.ranks && turn.sound; ++step) {
     u32 peer = turned(call, step);
-    Range range = range_of(bytes, size, peer);
+    Range range = range_of(bytes, stride, peer);
+    if (range.bytes > size) range.bytes = size;
     u64 slot = slot_of(call, turn, peer, call.channel.rank);
     for (u32 word = share.first; word < share.words; word += share.step) {
       send_word(slot, word, load_8(call.input + range.begin, range.bytes, word), turn.flag);
@@ -90,9 +92,10 @@ __device__ __forceinline__ void scatter_words(const Call &call, const Turn &turn
 extern "C" __global__ void __launch_bounds__(512, 1) scatter_push(const __grid_constant__ Call call) {
   enter_stream(call);
   Share share = share_of(call.bytes);
-  u64 mine = call.input + call.channel.rank * call.bytes;
+  u64 mine = call.input + call.channel.rank * call.stride;
   Turn turn = begin(call);
-  scatter_words(call, turn, share, call.bytes * call.channel.ranks, call.bytes);
+  u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
+  scatter_words(call, turn, share, total, call.stride, call.bytes);
   announce(call, turn);
   for (u32 word = share.first; word < share.words && turn.sound; word += share.step) {
     uint2 own = load_8(mine, call.bytes, word), result;
@@ -109,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_push(const __gri
   u64 size = (u64)share.words * 8;
   Range mine = range_of(call.bytes, size, call.channel.rank);
   Turn turn = begin(call);
-  scatter_words(call, turn, share, call.bytes, size);
+  scatter_words(call, turn, share, call.bytes, size, size);
   announce(call, turn);
   for (u32 word = share.first; word < share.words && turn.sound; word += share.step) {
     uint2 own = load_8(call.input + mine.begin, mine.bytes, word), result;

@@ -7,8 +7,9 @@
 // Equal parts of an input, of which peers read one each, or all.
 struct Shares {
   u32 count;
-  u64 bytes;  // of a share
-  u64 total;  // of the input
+  u64 bytes;   // of a share
+  u64 stride;  // from the start of a share to that of the next in the input
+  u64 total;   // of the input, to the end of the last share
 };
 
 // Without parts the host has ordered the ranks: the channel is not touched.
@@ -33,9 +34,9 @@ __device__ __forceinline__ void find_targets(const Call &call, const Turn &turn,
   }
 }
 
-// Shares begin at pieces of 16 bytes in staging, one after the other in a registered buffer.
+// Shares begin at pieces of 16 bytes in staging, as in the input in a registered buffer.
 __device__ __forceinline__ u64 share_offset(const Call &call, const Shares &shares, u32 share) {
-  return share * (call.inputs == nullptr ? (shares.bytes + 15) / 16 * 16 : shares.bytes);
+  return share * (call.inputs == nullptr ? (shares.bytes + 15) / 16 * 16 : shares.stride);
 }
 
 // Whether `bytes` bytes at `offset` of all sources, and of the output, are aligned pieces of 16 bytes.
@@ -73,7 +74,7 @@ __device__ __forceinline__ void copy_pieces(u64 source, u64 target, u64 bytes) {
 __device__ __forceinline__ void stage(const Call &call, const Turn &turn, const Shares &shares) {
   u64 staging = staging_of(call, turn, call.channel.rank);
   for (u32 share = 0; share < shares.count; ++share) {
-    u64 begin = share * shares.bytes;
+    u64 begin = share * shares.stride;
     if (begin >= shares.total) break;
     u64 bytes = shares.total - begin < shares.bytes ? shares.total - begin : shares.bytes;
     copy_pieces(call.input + begin, staging + share_offset(call, shares, share), bytes);

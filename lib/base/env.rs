@@ -42,11 +42,14 @@ variables! {
     DOMAINS = "CROSSMESH_DOMAINS", "", "integer", "cut the ranks into so many contiguous domains";
     ROUTE = "CROSSMESH_ROUTE", "hierarchical", "hierarchical|flat|gather-broadcast", "route of every reshard";
     INJECTION = "CROSSMESH_INJECTION", "striped", "striped|single", "which source replicas inject";
+    ALGORITHM = "CROSSMESH_ALGORITHM", "by size", "one-shot-push|one-shot-pull|two-shot-push|two-shot|ring|multicast|host-ordered", "algorithm of every collective on GPUs";
+    TUNING = "CROSSMESH_TUNING", "the build's own", "path", "table by which collectives on GPUs choose, as crossmesh tune writes it";
     STAGING = "CROSSMESH_STAGING", "64MiB", "byte count", "staging memory of one rank";
     CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";
     MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
     CACHE = "CROSSMESH_CACHE", "crossmesh in the user's cache folder", "path", "folder of compiled GPU kernels and tested GPU links";
     NVRTC = "CROSSMESH_NVRTC", "libnvrtc.so of the system", "path", "run-time compiler of CUDA";
+    PEER_ACCESS = "CROSSMESH_PEER_ACCESS", "tested", "off|tested|trusted", "whether GPUs of a host read from each other: tested does where a test of their link has passed, off takes all bytes through memory of the host";
     PAGES = "CROSSMESH_PAGES", "huge", "huge|reserved|small", "pages of the shared memory that tensors lie in: huge makes huge pages (twice the time to allocate), reserved takes those of vm.nr_hugepages first, small uses ordinary pages";
     INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";
     TOPOLOGY = "CROSSMESH_TOPOLOGY", "this machine", "path", "topology file that stands for this host: JSON of crossmesh topo --json, hwloc XML or NCCL topology XML";

@@ -23,6 +23,8 @@ struct Hello {
     fault: Option<String>,
     all_shared: bool,
     memory: MemoryOf,
+    /// Whether peers can map its device memory: of sources, of destinations.
+    mappable: [bool; 2],
     number: u64,
     chunk: u64,
     cores: u32,
@@ -40,14 +42,23 @@ pub(super) struct Agreement {
     pub(super) all_shared: Vec<bool>,
     /// Per rank, where its tensors are.
     pub(super) memory: Vec<MemoryOf>,
+    /// Per rank, whether peers can map its device memory: of sources, of destinations.
+    pub(super) mappable: Vec<[bool; 2]>,
     /// Smallest chunk that any rank asked for.
     pub(super) chunk: u64,
     /// Fewest cores that any rank may run on.
     pub(super) cores: u32,
 }
 
+impl Agreement {
+    /// Whether any rank has tensors on a device.
+    pub(super) fn is_on_devices(&self) -> bool {
+        self.memory.iter().any(|memory| matches!(memory, MemoryOf::Device(_) | MemoryOf::Mixed))
+    }
+}
+
 /// An error with its sources, in one line.
-pub(super) fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
@@ -76,6 +87,7 @@ pub(super) fn agree(
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
         memory: local.as_ref().map_or(MemoryOf::None, LocalTensors::memory),
+        mappable: local.as_ref().map_or([true; 2], |local| local.mappable),
         number: group.transfers.load(Ordering::Acquire),
         chunk,
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
@@ -94,6 +106,7 @@ pub(super) fn agree(
         context: context(group.context, number),
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
         memory: hellos.iter().map(|hello| hello.memory).collect(),
+        mappable: hellos.iter().map(|hello| hello.mappable).collect(),
         chunk: hellos.iter().map(|hello| hello.chunk).min().unwrap_or(chunk),
         cores: hellos.iter().map(|hello| hello.cores).min().unwrap_or(1),
     };
@@ -200,7 +213,7 @@ fn difference(
 }
 
 /// Everybody's value.
-pub(super) fn gather<T: Serialize + ?Sized, R: for<'a> Deserialize<'a>>(
+pub(crate) fn gather<T: Serialize + ?Sized, R: for<'a> Deserialize<'a>>(
     group: &Group,
     mine: &T,
     deadline: Deadline,

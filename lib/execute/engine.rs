@@ -8,12 +8,13 @@ use super::alarm::Alarm;
 use super::execution::Execution;
 use super::links::Links;
 use super::rest::{self, Rest};
+use super::signals::Signals;
 use super::turns::Turns;
-use crate::base::{Backoff, Deadline, Rank};
+use crate::base::{Backoff, Deadline};
 use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
-use crate::transport::{Capabilities, Event, MessageLink, Signal};
-use std::collections::HashMap;
+use crate::memory::device::Stream;
+use crate::transport::{Capabilities, Event, MessageLink};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,14 +27,6 @@ const VERDICT: Duration = Duration::from_secs(2);
 
 /// How long the progress thread sleeps when nothing wakes it.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Signal indices of one peer that a transfer reserved.
-#[derive(Debug, Clone, Copy)]
-struct Reserved {
-    first: u32,
-    count: u32,
-    execution: u32,
-}
 
 /// Place of a transfer.
 enum Entry {
@@ -48,7 +41,7 @@ pub(super) struct Inner {
     executions: Vec<Entry>,
     /// How many of them are active.
     active: usize,
-    reserved: HashMap<Rank, Vec<Reserved>>,
+    pub(super) signals: Signals,
     events: Vec<Event>,
     failure: Option<Arc<Cause>>,
     pub(super) turns: Turns,
@@ -94,7 +87,7 @@ impl Engine {
             links: Links(links),
             executions: Vec::new(),
             active: 0,
-            reserved: HashMap::new(),
+            signals: Signals::default(),
             events: Vec::with_capacity(1024),
             failure: None,
             turns: Turns::default(),
@@ -127,8 +120,8 @@ impl Engine {
         self.shared.lock()
     }
 
-    /// Starts a transfer.
-    pub(super) fn start(&self, execution: u32) -> Result<(), ExecuteError> {
+    /// Starts a transfer, behind what `stream` holds if one is given.
+    pub(super) fn start(&self, execution: u32, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         let mut inner = self.shared.lock();
         if let Some(cause) = &inner.failure {
             return Err(ExecuteError::Aborted(cause.clone()));
@@ -137,6 +130,7 @@ impl Engine {
         if starting.is_active() {
             return Err(ExecuteError::Active);
         }
+        starting.enter(stream)?;
         if let Some((context, members)) = inner.turns.context(execution) {
             self.shared.control.ask_turn(context, members)?;
             inner.turns.asked();
@@ -359,8 +353,7 @@ impl Shared {
                 backoff.reset();
                 continue;
             }
-            let moved = self.check_abort().and_then(|()| self.progress(&mut self.lock()));
-            match moved {
+            match self.check_abort().and_then(|()| self.progress(&mut self.lock())) {
                 Ok(true) => backoff.reset(),
                 Ok(false) => backoff.snooze(),
                 // Nothing is needed any more; whoever waits next gets the cause.
@@ -394,39 +387,23 @@ impl Inner {
     }
 
     fn remove(&mut self, number: u32) {
-        for reserved in self.reserved.values_mut() {
-            reserved.retain(|reserved| reserved.execution != number);
-        }
-        let was_active = self.execution(number).is_some_and(|execution| execution.is_active());
+        self.signals.remove(number);
+        let was_active = self.execution(number).is_some_and(|execution| {
+            execution.leave();
+            execution.is_active()
+        });
         self.active -= usize::from(was_active);
         self.turns.remove(number);
         self.executions[number as usize] = Entry::Free;
     }
 
-    /// Signal indices for `count` arrivals from `peer`: the first gap that is large enough.
-    pub(super) fn reserve_signals(&mut self, peer: Rank, count: u32, execution: u32) -> Result<u32, ExecuteError> {
-        let reserved = self.reserved.entry(peer).or_default();
-        let mut first = 0u64;
-        let mut position = 0;
-        for (index, taken) in reserved.iter().enumerate() {
-            if first + u64::from(count) <= u64::from(taken.first) {
-                break;
-            }
-            first = u64::from(taken.first) + u64::from(taken.count);
-            position = index + 1;
-        }
-        if first + u64::from(count) > u64::from(Signal::INDICES) {
-            return Err(ExecuteError::TooManyChunks {
-                arrivals: first + u64::from(count),
-                most: u64::from(Signal::INDICES),
-            });
-        }
-        reserved.insert(position, Reserved { first: first as u32, count, execution });
-        Ok(first as u32)
+    fn ready(&self) -> impl Iterator<Item = &Execution> {
+        self.executions.iter().filter_map(|entry| if let Entry::Ready(ready) = entry { Some(&**ready) } else { None })
     }
 
     fn fail(&mut self, cause: Arc<Cause>) {
         self.failure.get_or_insert(cause);
+        self.ready().for_each(Execution::leave);
     }
 
     /// How to sleep, given the links of the active transfers.
@@ -436,8 +413,11 @@ impl Inner {
         if self.turns.is_waiting() {
             return Rest::Moment;
         }
-        for entry in &self.executions {
-            let Entry::Ready(execution) = entry else { continue };
+        for execution in self.ready() {
+            // Nor does a stream.
+            if execution.awaits_stream() {
+                return Rest::Moment;
+            }
             for link in execution.links().filter(|_| execution.is_running()) {
                 if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
                     return Rest::Moment;
@@ -479,12 +459,8 @@ impl Inner {
                 None => Ok(()),
             },
             Event::Signalled { peer, signal } => {
-                let reserved = self.reserved.get(&peer).and_then(|reserved| {
-                    let after = reserved.partition_point(|reserved| reserved.first <= signal.index);
-                    reserved[..after].last().copied()
-                });
-                let owner = reserved.filter(|reserved| signal.index - reserved.first < reserved.count);
-                match owner.and_then(|reserved| self.execution(reserved.execution)) {
+                let owner = self.signals.owner(peer, signal);
+                match owner.and_then(|owner| self.execution(owner)) {
                     Some(execution) => execution.signalled(peer, signal),
                     None => {
                         Err(ExecuteError::Protocol { peer, what: format!("signal {} of no transfer", signal.index) })

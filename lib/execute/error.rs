@@ -6,7 +6,7 @@ use crate::bootstrap::{BootstrapError, Cause};
 use crate::layout::LayoutError;
 use crate::memory::{DeviceError, MemoryError};
 use crate::plan::PlanError;
-use crate::route::{CheckError, RouteKind};
+use crate::route::CheckError;
 use crate::transport::TransportError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,54 +64,17 @@ pub enum ExecuteError {
     /// A GPU.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Tensors in the memory of hosts and of GPUs.
-    #[error(
-        "rank {rank} has tensors {found}, and rank {other} has tensors on a GPU; all tensors of a transfer must be in the memory of GPUs, one for each rank, or all in the memory of hosts"
-    )]
-    MixedMemory {
-        /// A rank whose tensors are elsewhere.
-        rank: Rank,
-        /// Where.
-        found: &'static str,
-        /// A rank with a GPU.
-        other: Rank,
-    },
-    /// GPUs of several hosts.
-    #[error(
-        "rank {rank} on host {host} and rank {other} on host {other_host} have tensors on GPUs; GPUs of one host only can exchange tensors directly: copy them to host memory to cross the network"
-    )]
-    DevicesOfHosts {
-        /// A rank.
-        rank: Rank,
-        /// Its host.
-        host: String,
-        /// Another.
-        other: Rank,
-        /// Its host.
-        other_host: String,
-    },
-    /// A route that GPUs cannot take.
-    #[error("route {route} stores bytes at ranks that do not want them, which GPUs cannot; use hierarchical or flat")]
-    RouteOnDevices {
-        /// The route.
-        route: RouteKind,
-    },
-    /// Padding on a GPU.
-    #[error(
-        "tensor {tensor:?}: its destination layout states what padding holds, which is written in the memory of hosts only; leave it out and set the padding once"
-    )]
-    PaddingOnDevices {
-        /// Tensor.
-        tensor: String,
-    },
     /// A stream for a transfer of hosts.
-    #[error("a transfer between tensors in the memory of hosts cannot be put on a stream; use start")]
+    #[error("this rank has no tensors of the transfer on a GPU, so it cannot be put on a stream; use start")]
     StreamOfHost,
     /// A capture of a transfer that the host has to take part in.
     #[error(
-        "this transfer cannot be captured in a graph, since several ranks share a GPU and the host orders their copies; give each rank a GPU of its own"
+        "this transfer cannot be captured in a graph, since the host takes part in it: {why}; start it on the stream without a capture"
     )]
-    Capture,
+    Capture {
+        /// What the host does.
+        why: String,
+    },
     /// The manifest is wrong.
     #[error("manifest")]
     Plan(#[from] PlanError),

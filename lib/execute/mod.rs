@@ -31,9 +31,11 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod signals;
 mod tensors;
 mod turns;
 
+pub(crate) use agree::{chain, gather};
 pub use budget::StagingBudget;
 pub use engine::Engine;
 pub use error::ExecuteError;

@@ -122,19 +122,22 @@ fn staging_share(agreement: &Agreement, routes: &Routes) -> Result<(u64, Allowan
     Ok((chunk, allowance))
 }
 
-/// How ranks reach each other under an agreement.
+/// How ranks reach each other under an agreement. Where some tensors are on devices, peers read what lies in segments and
+/// nothing else, and nobody writes into another's tensors: only the owner can copy from and to its device.
 pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> Reach {
+    let devices = agreement.is_on_devices();
     let readable = agreement
         .all_shared
         .iter()
         .zip(group.members.iter())
         .map(|(&shared, world)| {
-            shared || (group.mapped == Mapped::Auto && group.peering[world.index()].process_readable)
+            let by_process = group.mapped == Mapped::Auto && group.peering[world.index()].process_readable;
+            shared || (by_process && !devices)
         })
         .collect();
     Reach {
         readable,
-        shared: agreement.all_shared.clone(),
+        shared: agreement.all_shared.iter().map(|&shared| shared && !devices).collect(),
         cores: agreement.cores,
         mapped: group.mapped != Mapped::Staged,
         chunk_bytes,
@@ -239,7 +242,8 @@ fn direct_items(
             let any = group.engine.lock().links.get(link).capabilities().contains(Capabilities::ANY_MEMORY);
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
             let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
-            direct[number] = any && is_direct(runs, item.bytes) && !repeated;
+            let device = local.touch_device(Side::Destination, &program.tensors_of(&[number as u32]));
+            direct[number] = any && is_direct(runs, item.bytes) && !repeated && !device;
         }
     }
     Ok(direct)
@@ -273,8 +277,10 @@ fn packed_pushes(
             if in_slot(program, direct, push.item) {
                 return Ok(false);
             }
-            let runs = count_runs(program, plan, local, sending_side(program, push.item), push.item)?;
-            Ok(!is_direct(runs, program.items[push.item as usize].bytes))
+            let side = sending_side(program, push.item);
+            let runs = count_runs(program, plan, local, side, push.item)?;
+            let device = local.touch_device(side, &program.tensors_of(&[push.item]));
+            Ok(device || !is_direct(runs, program.items[push.item as usize].bytes))
         })
         .collect()
 }
@@ -429,7 +435,7 @@ impl Prepared {
             }
             if let Some(items) = self.program.arrivals.get(&peer) {
                 let count = items.len() as u32;
-                invitation.signal_base = engine.reserve_signals(group.world(peer), count, self.reservation.number)?;
+                invitation.signal_base = engine.signals.reserve(group.world(peer), count, self.reservation.number)?;
                 let straight: Vec<u32> = items.iter().copied().filter(|&item| self.direct[item as usize]).collect();
                 for tensor in self.program.tensors_of(&straight) {
                     let Some(place) = &local.destination[tensor as usize] else { continue };
@@ -459,7 +465,7 @@ fn exports(group: &Group, local: &LocalTensors, side: Side, tensors: &[u32]) -> 
             let memory = match place.buffer.kind() {
                 MemoryKind::Shared { segment, offset } => ExportedMemory::Shared { segment, offset },
                 MemoryKind::Private { address } => ExportedMemory::Private { address },
-                // Transfers with memory of GPUs do not come here.
+                // Nobody but its owner reads it.
                 MemoryKind::Device { .. } => return None,
             };
             Some(Export { tensor, memory, offset: place.offset, strides: place.strides.clone() })

@@ -6,9 +6,8 @@ use super::agree::{agree, commit, unreadable};
 use super::attach::attach;
 use super::exchange::Invitation;
 use super::execution::Execution;
-use super::gpu::{DeviceTransfer, identify};
+use super::gpu::{DeviceTransfer, Way, find_way, inspect_tensors, unmapped_destination};
 use super::prepare::{Prepared, Reservation, prepare};
-use super::tensors::MemoryOf;
 use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::Stream;
@@ -56,6 +55,9 @@ pub struct Report {
     pub chunk_bytes: u64,
     /// Time that this rank took to plan, route and prove.
     pub plan_time: Duration,
+    /// Why bytes of tensors on GPUs go through memory of the hosts; `None` where they go from GPU to GPU, and where there
+    /// are none.
+    pub staged: Option<String>,
 }
 
 enum Hold {
@@ -65,9 +67,9 @@ enum Hold {
 
 /// What runs a transfer.
 enum Runner {
-    /// Threads of the hosts, over memory of the hosts.
+    /// Threads of the hosts, over memory of the hosts; tensors on GPUs go through it.
     Host(Reservation),
-    /// GPUs.
+    /// GPUs, straight to each other.
     Device(Box<DeviceTransfer>),
 }
 
@@ -110,14 +112,24 @@ impl Reshard {
         let local = manifest
             .check_ranks(group.size())
             .map_err(ExecuteError::from)
-            .and_then(|()| tensors::check(manifest, buffers, group.rank));
+            .and_then(|()| tensors::check(manifest, buffers, group.rank))
+            .and_then(inspect_tensors);
         let canonical = canonical_options(group, route_options);
         let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
-        let on_devices = agreement.memory.iter().any(|memory| matches!(memory, MemoryOf::Device(_) | MemoryOf::Mixed));
-        let places = on_devices.then(|| identify(group, &agreement.memory, deadline)).transpose()?;
-        let topology = places.as_ref().map_or(&*group.topology, |places| &places.by_device);
+        let way = agreement.is_on_devices().then(|| find_way(group, &agreement, route_options.kind, deadline));
+        let mut way = way.transpose()?;
+        let topology = match &way {
+            Some(Way::Direct(places)) => &places.by_device,
+            _ => &*group.topology,
+        };
         let planned = planned::plan(group, topology, manifest, route_options, &agreement);
-        let (planned, routes) = planned::add_up(group, topology, planned, deadline)?;
+        let (mut planned, mut routes) = planned::add_up(group, topology, planned, deadline)?;
+        if let (Some(Way::Direct(_)), Some(why)) = (&way, unmapped_destination(&agreement).filter(|_| routes.hops > 1))
+        {
+            way = Some(Way::Staged(why));
+            let again = planned::plan(group, &group.topology, manifest, route_options, &agreement);
+            (planned, routes) = planned::add_up(group, &group.topology, again, deadline)?;
+        }
         let report = Report {
             route: route_options,
             tensors: manifest.tensors().len(),
@@ -129,11 +141,14 @@ impl Reshard {
             staging_bytes: 0,
             chunk_bytes: 0,
             plan_time: planned.time,
+            staged: match &way {
+                Some(Way::Staged(why)) => Some(why.clone()),
+                _ => None,
+            },
         };
         let (plan, flows) = (planned.plan, planned.flows);
-        if let Some(places) = &places {
-            let routed = (&flows[..], route_options.kind);
-            let transfer = DeviceTransfer::init(group, &plan, routed, &local, places, deadline)?;
+        if let Some(Way::Direct(places)) = &way {
+            let transfer = DeviceTransfer::init(group, &plan, &flows, &local, places, deadline)?;
             return Ok(Self::over(Runner::Device(Box::new(transfer)), report, local));
         }
         let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;
@@ -170,13 +185,13 @@ impl Reshard {
         self.begin(None)
     }
 
-    /// Begins a transfer between GPUs behind what `stream` holds; what is put on the stream afterwards sees the
-    /// destination tensors complete and may change the source tensors. Returns at once. Starts on one stream may
-    /// follow each other without a wait where each rank has a GPU of its own; so may a capture of the stream into a
-    /// graph, after which a launch of the graph is a start.
+    /// Begins a transfer of tensors on GPUs behind what `stream` holds; what is put on the stream afterwards sees this rank's
+    /// destination tensors complete and may change its source tensors. Returns at once. Starts on one stream may
+    /// follow each other without a wait where each rank has a GPU of its own and bytes go from GPU to GPU; so may a capture
+    /// of the stream into a graph, after which a launch of the graph is a start.
     ///
     /// # Errors
-    /// A transfer between tensors in memory of hosts; a capture where ranks share a GPU.
+    /// A rank without tensors on a GPU; a capture of a transfer that the host takes part in.
     pub fn start_on(&mut self, stream: &Stream) -> Result<(), ExecuteError> {
         self.begin(Some(stream))
     }
@@ -190,6 +205,11 @@ impl Reshard {
         if self.started {
             return Err(ExecuteError::Active);
         }
+        if let (Runner::Host(_), Some(why)) = (&self.runner, &self.report.staged)
+            && stream.map(Stream::is_capturing).transpose()? == Some(true)
+        {
+            return Err(ExecuteError::Capture { why: why.clone() });
+        }
         for (buffer, write) in &self.buffers {
             let hold =
                 if *write { buffer.hold_for_write().map(Hold::Write) } else { buffer.hold_for_read().map(Hold::Read) };
@@ -202,8 +222,7 @@ impl Reshard {
             }
         }
         let begun = match (&self.runner, stream) {
-            (Runner::Host(reservation), None) => reservation.group.engine.start(reservation.number),
-            (Runner::Host(_), Some(_)) => Err(ExecuteError::StreamOfHost),
+            (Runner::Host(reservation), stream) => reservation.group.engine.start(reservation.number, stream),
             (Runner::Device(transfer), stream) => transfer.start(stream),
         };
         if let Err(error) = begun {

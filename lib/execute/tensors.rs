@@ -9,6 +9,7 @@ use crate::layout::{AxisMap, Interval, Layout, Location, View};
 use crate::memory::Buffer;
 use crate::plan::Manifest;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -110,6 +111,8 @@ pub(super) enum MemoryOf {
 pub(super) struct LocalTensors {
     pub(super) source: Vec<Option<LocalTensor>>,
     pub(super) destination: Vec<Option<LocalTensor>>,
+    /// Whether peers can map all device memory of sources, and of destinations.
+    pub(super) mappable: [bool; 2],
     /// Axis maps per tensor and side, shared where layouts are.
     source_maps: Vec<Option<Arc<Vec<AxisMap>>>>,
     destination_maps: Vec<Option<Arc<Vec<AxisMap>>>>,
@@ -141,6 +144,18 @@ impl LocalTensors {
             (None, true) => MemoryOf::Host,
             (Some(device), true) => MemoryOf::Device(device),
         }
+    }
+
+    /// Numbers of the devices that these tensors are on, ascending.
+    pub(super) fn devices(&self) -> Vec<u32> {
+        let tensors = self.source.iter().chain(&self.destination).flatten();
+        tensors.filter_map(|tensor| tensor.buffer.device()).collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// Whether any of `tensors` is on a device.
+    pub(super) fn touch_device(&self, side: Side, tensors: &[u32]) -> bool {
+        let buffer = |&tensor: &u32| self.side(side)[tensor as usize].as_ref().map(|tensor| &tensor.buffer);
+        tensors.iter().filter_map(buffer).any(|buffer| buffer.device().is_some())
     }
 
     /// Whether peers can map all of these tensors.
@@ -186,6 +201,7 @@ pub(super) fn check(manifest: &Manifest, buffers: &Buffers, rank: Rank) -> Resul
     let mut local = LocalTensors {
         source: Vec::with_capacity(tensors.len()),
         destination: Vec::with_capacity(tensors.len()),
+        mappable: [true; 2],
         source_maps: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
         destination_maps: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),
     };

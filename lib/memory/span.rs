@@ -1,7 +1,8 @@
 //! Raw memory with its owner. In: a start, a size, what keeps it mapped. Out: a handle that copies take.
-//! Guarantee: a span that exists is mapped; it is never turned into a Rust reference.
+//! Guarantee: a span that exists is mapped, on the host or on the device that it names; it is never turned into a Rust
+//! reference.
 
-use super::{Buffer, SharedMemory};
+use super::{Buffer, MemoryError, SharedMemory};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 pub struct Span {
     start: *mut u8,
     bytes: u64,
+    /// Number of the device that it is on; `None` on the host.
+    device: Option<u32>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -26,7 +29,7 @@ impl Span {
     /// - The memory must stay mapped, readable and (if any copy writes to it) writable as long as `owner` lives.
     /// - While a copy runs, no Rust reference to bytes that it writes may be in use.
     pub unsafe fn new(start: *mut u8, bytes: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { start, bytes, _owner: owner }
+        Self { start, bytes, device: None, _owner: owner }
     }
 
     /// A whole segment.
@@ -38,7 +41,18 @@ impl Span {
     /// A whole buffer. Copies into it may run only while the transfer holds the buffer for writing.
     pub(crate) fn of_buffer(buffer: &Buffer) -> Self {
         // SAFETY: the buffer stays mapped as long as the owner that is kept; holds keep references out.
-        unsafe { Self::new(buffer.as_ptr(), buffer.bytes(), Arc::new(buffer.clone())) }
+        let span = unsafe { Self::new(buffer.as_ptr(), buffer.bytes(), Arc::new(buffer.clone())) };
+        Self { device: buffer.device(), ..span }
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> Option<u32> {
+        self.device
+    }
+
+    /// An error unless it is memory of the host.
+    pub(crate) fn check_host(&self) -> Result<(), MemoryError> {
+        self.device.map_or(Ok(()), |device| Err(MemoryError::OnDevice { bytes: self.bytes, device }))
     }
 
     /// First byte.

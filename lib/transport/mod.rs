@@ -222,6 +222,9 @@ pub(crate) fn register_span(
     memory: &Span,
     rights: Rights,
 ) -> Result<RegionId, TransportError> {
+    if memory.device().is_some() {
+        return Err(TransportError::NotShared { address: memory.start() as u64, bytes: memory.bytes() });
+    }
     // SAFETY: the span's owner keeps the memory mapped, the caller keeps the span, and buffers that peers may write
     // are held for writing while a transfer runs, so that no reference to them exists.
     unsafe { link.register(memory.start(), memory.bytes(), rights) }

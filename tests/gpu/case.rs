@@ -46,7 +46,7 @@ pub(crate) fn names(ranks: u32) -> Vec<&'static str> {
             "replicas-one-each",
             "swap-1GiB",
             "small-10000",
-            "qwen-like",
+            "qwen3-32b",
         ],
         3 => vec!["odd", "replicas-of-two", "grid"],
         4 => vec!["odd", "grid", "replicas-one-gpu-1GiB", "contiguous-16MiB", "rows-16MiB"],
@@ -64,15 +64,42 @@ fn layout(shape: &[u64], dtype: Dtype, mesh: &Arc<Mesh>, placements: Vec<Placeme
     Ok(Arc::new(Layout::new(shape.to_vec(), dtype, mesh.clone(), placements)?))
 }
 
+// Qwen3-32B: 64 query and 8 key heads of 128.
+const VOCABULARY: u64 = 151_936;
+const HIDDEN: u64 = 5120;
+const LAYERS: u32 = 64;
+/// Name, shape, sharded dimension.
+const LAYER: [(&str, &[u64], usize); 7] = [
+    ("q_proj", &[8192, HIDDEN], 0),
+    ("k_proj", &[1024, HIDDEN], 0),
+    ("v_proj", &[1024, HIDDEN], 0),
+    ("o_proj", &[HIDDEN, 8192], 1),
+    ("gate_proj", &[25_600, HIDDEN], 0),
+    ("up_proj", &[25_600, HIDDEN], 0),
+    ("down_proj", &[HIDDEN, 25_600], 1),
+];
+/// Name, width.
+const NORMS: [(&str, u64); 4] =
+    [("input_layernorm", HIDDEN), ("post_attention_layernorm", HIDDEN), ("q_norm", 128), ("k_norm", 128)];
+
+fn rows() -> Vec<Placement> {
+    vec![Placement::shard(0)]
+}
+
+fn columns() -> Vec<Placement> {
+    vec![Placement::shard(1)]
+}
+
+fn whole() -> Vec<Placement> {
+    vec![Placement::Replicate]
+}
+
 /// The case called `name` for `ranks` ranks.
 pub(crate) fn case(name: &str, ranks: u32) -> Result<Case, Box<dyn Error>> {
     let half = (ranks / 2).max(1);
     let (trainers, generators) = (mesh(&[half], 0)?, mesh(&[ranks - half], half)?);
     let mut devices: Vec<u32> = (0..ranks).map(|rank| u32::from(rank >= half)).collect();
     let mut manifest = Manifest::new();
-    let rows = || vec![Placement::shard(0)];
-    let columns = || vec![Placement::shard(1)];
-    let whole = || vec![Placement::Replicate];
     let mut add = |name: &str, shape: &[u64], dtype, from: &Arc<Mesh>, source, to: &Arc<Mesh>, wanted| {
         let (source, wanted) = (layout(shape, dtype, from, source)?, layout(shape, dtype, to, wanted)?);
         manifest.push(name, source, wanted).map_err(Box::<dyn Error>::from)
@@ -117,6 +144,10 @@ pub(crate) fn case(name: &str, ranks: u32) -> Result<Case, Box<dyn Error>> {
             add("weight", &[count, 4096], Dtype::BF16, &from, rows(), &to, rows())?;
         }
         "contiguous-16MiB" => add("weight", &[2048, 4096], Dtype::BF16, &trainers, rows(), &generators, rows())?,
+        "contiguous-256MiB" => add("weight", &[32_768, 4096], Dtype::BF16, &trainers, rows(), &generators, rows())?,
+        "rows-to-columns-256MiB" => {
+            add("weight", &[32_768, 4096], Dtype::BF16, &trainers, rows(), &generators, columns())?
+        }
         "contiguous-1GiB" => add("weight", &[131_072, 4096], Dtype::BF16, &trainers, rows(), &generators, rows())?,
         // Rank 1 takes a column of a tensor whose other columns it leaves.
         "rows-256B" | "rows-1KiB" | "rows-14KiB" => {
@@ -186,20 +217,23 @@ pub(crate) fn case(name: &str, ranks: u32) -> Result<Case, Box<dyn Error>> {
                 add(&format!("t{number}"), &[2048], Dtype::BF16, &one(0)?, whole(), &one(1)?, whole())?;
             }
         }
-        // Shapes of a model of 64 layers, tensor parallel on both sides, the sides mirrored so that half of it crosses.
-        "qwen-like" => {
+        // Tensor parallel on both sides, the sides mirrored so that all of it but the norms crosses.
+        "qwen3-32b" => {
             let (from, to) = (mesh(&[2], 0)?, Arc::new(Mesh::new(vec![2], vec![Rank(1), Rank(0)])?));
-            for layer in 0..16 {
-                let mut tensor = |part: &str, shape: &[u64], split: fn() -> Vec<Placement>| {
-                    add(&format!("layers.{layer}.{part}"), shape, Dtype::BF16, &from, split(), &to, split())
-                };
-                tensor("q_proj", &[8192, 5120], || vec![Placement::shard(0)])?;
-                tensor("kv_proj", &[2048, 5120], || vec![Placement::shard(0)])?;
-                tensor("o_proj", &[5120, 8192], || vec![Placement::shard(1)])?;
-                tensor("gate_up", &[51_200, 5120], || vec![Placement::shard(0)])?;
-                tensor("down", &[5120, 25_600], || vec![Placement::shard(1)])?;
-                tensor("norm", &[5120], || vec![Placement::Replicate])?;
+            let mut tensor = |name: String, shape: &[u64], split: fn() -> Vec<Placement>| {
+                add(&name, shape, Dtype::BF16, &from, split(), &to, split())
+            };
+            tensor("embed_tokens".into(), &[VOCABULARY, HIDDEN], rows)?;
+            for layer in 0..LAYERS {
+                for (part, shape, split) in LAYER {
+                    tensor(format!("layers.{layer}.{part}"), shape, if split == 0 { rows } else { columns })?;
+                }
+                for (part, width) in NORMS {
+                    tensor(format!("layers.{layer}.{part}"), &[width], whole)?;
+                }
             }
+            tensor("norm".into(), &[HIDDEN], whole)?;
+            tensor("lm_head".into(), &[VOCABULARY, HIDDEN], rows)?;
         }
         other => return Err(format!("no case {other}").into()),
     }

@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let mut outcome = Outcome::passed("links", world.size() as u32).with("seconds", taken).with("kept seconds", again);
     for link in &fresh {
         match &link.verdict {
-            LinkVerdict::Good { rate } => {
+            LinkVerdict::Good { rate: Some(rate) } => {
                 outcome = outcome.with(&format!("{}->{} GB/s", link.from, link.to), *rate as f64 / 1e9)
             }
             other => outcome = Outcome::failed("links", 2, format!("{}->{}: {other:?}", link.from, link.to)),

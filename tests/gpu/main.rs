@@ -2,24 +2,36 @@
 //!
 //! In: the GPUs of this machine, the `crossmesh` command beside this binary (or at `CROSSMESH_TEST_BIN`). Out: a table on
 //! standard output, JSON at the path after `--json`; exit code 1 when anything is wrong. Guarantee: where there is no GPU
-//! that is said, and is an error with `--require`; every job ends within its own limit.
+//! that is said, and is an error with `--require`; every job ends within its own limit. `--only KIND` runs the jobs of one
+//! kind; `--stand-in` those that need no kernels, with a driver that stands in for GPUs (`stand_in.c`).
 //!
 //! Each job is started by `crossmesh run` and runs this binary again, told which cases to run; its rank 0 prints results
 //! as lines that begin with a mark.
 
+mod access;
 mod case;
+mod collective;
+mod counted;
 mod faults;
+mod job;
 mod links;
+mod memories;
 mod moving;
+mod planner;
 mod results;
+#[path = "../reshard/segments.rs"]
+mod segments;
+#[path = "../reshard/transfer.rs"]
+#[allow(dead_code)]
+mod transfer;
+mod trapped;
+#[path = "../reshard/traps.rs"]
+#[allow(dead_code)]
+mod traps;
+mod ways;
 
-use results::{MARK, Outcome};
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
-
-/// Longest job.
-const LIMIT: Duration = Duration::from_secs(150);
+use job::{Job, Machine};
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +46,11 @@ fn run_rank(arguments: &[String]) -> ExitCode {
     let (job, names) = (arguments[0].as_str(), &arguments[1..]);
     let done = match job {
         "move" => moving::run(names),
+        "ways" => ways::run(names),
+        "traps" => trapped::run(names),
+        "count" => counted::run(names),
+        "collective" => collective::apart::run(names),
+        "here" => collective::here::run(names),
         "links" => links::run(),
         "faults" => faults::run(names),
         other => panic!("no job {other}"),
@@ -47,104 +64,25 @@ fn run_rank(arguments: &[String]) -> ExitCode {
 
 fn run_all(arguments: &[String]) -> ExitCode {
     let flag = |name: &str| arguments.iter().any(|argument| argument == name);
+    let after = |name: &str| arguments.iter().position(|argument| argument == name).map(|at| &arguments[at + 1]);
     let count = crossmesh::memory::device::Device::count();
-    let count = match count {
-        Ok(count) if count >= 2 => count,
+    let machine = if flag("--stand-in") { Machine::StandIn } else { Machine::Gpus };
+    match count {
+        Ok(count) if count >= 2 => println!("{count} GPUs"),
         other => {
             println!("GPU tests not run: two GPUs are needed, found {other:?}");
             return if flag("--require") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
-    };
-    println!("{count} GPUs");
+    }
     let mut outcomes = Vec::new();
-    for job in jobs() {
-        outcomes.extend(run_job(&job));
+    for job in Job::all(machine).iter().filter(|job| after("--only").is_none_or(|kind| job.is_of(kind))) {
+        outcomes.extend(job.run());
     }
     print!("{}", results::table(&outcomes));
-    if let Some(at) = arguments.iter().position(|argument| argument == "--json")
-        && let Some(path) = arguments.get(at + 1)
-    {
+    if let Some(path) = after("--json") {
         std::fs::write(path, serde_json::to_vec_pretty(&outcomes).expect("outcomes have a JSON form")).expect(path);
     }
     let wrong = outcomes.iter().filter(|outcome| !outcome.passed).count();
     println!("{} passed, {wrong} failed", outcomes.len() - wrong);
-    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// A job to be started.
-struct Job {
-    ranks: u32,
-    kind: &'static str,
-    cases: Vec<String>,
-    environment: Vec<(&'static str, &'static str)>,
-    /// A job that is meant to fail, and what it must say.
-    expects: Option<&'static str>,
-}
-
-fn jobs() -> Vec<Job> {
-    let job = |ranks, kind, cases: Vec<&str>| Job {
-        ranks,
-        kind,
-        cases: cases.into_iter().map(str::to_string).collect(),
-        environment: Vec::new(),
-        expects: None,
-    };
-    let mut jobs = vec![job(2, "links", vec![])];
-    for ranks in [2, 3, 4, 8] {
-        jobs.push(job(ranks, "move", case::names(ranks)));
-    }
-    jobs.push(job(2, "faults", faults::NAMES.to_vec()));
-    jobs.push(Job { expects: Some("rank 1"), ..job(2, "faults", vec!["killed"]) });
-    jobs.push(job(2, "faults", vec!["after"]));
-    let missing = vec![("CROSSMESH_NVRTC", "/nonexistent/libnvrtc.so"), ("CROSSMESH_CACHE", "/nonexistent")];
-    jobs.push(Job { environment: missing, ..job(2, "faults", vec!["no-compiler"]) });
-    jobs
-}
-
-fn run_job(job: &Job) -> Vec<Outcome> {
-    let name = format!("{} ranks, {} {}", job.ranks, job.kind, job.cases.join(" "));
-    println!("== {name}");
-    let began = Instant::now();
-    let mut command = Command::new("timeout");
-    command.args(["-k", "5", &LIMIT.as_secs().to_string()]).arg(command_path());
-    command.args(["run", "--starter", "local", "-n", &job.ranks.to_string(), "--prefix", "never", "--"]);
-    command.arg(std::env::current_exe().expect("this binary has a path")).arg("rank").arg(job.kind).args(&job.cases);
-    command.envs(job.environment.iter().copied());
-    let output = command.output().expect("timeout can be started");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let mut outcomes: Vec<Outcome> = text
-        .lines()
-        .filter_map(|line| line.split_once(MARK))
-        .map(|(_, json)| serde_json::from_str(json).expect("a result is JSON"))
-        .collect();
-    for outcome in &outcomes {
-        println!("{}", outcome.line());
-    }
-    let as_expected = match job.expects {
-        None => output.status.success(),
-        Some(words) => !output.status.success() && errors.contains(words),
-    };
-    let missing: Vec<&String> =
-        job.cases.iter().filter(|case| !outcomes.iter().any(|outcome| outcome.case == **case)).collect();
-    let seconds = began.elapsed().as_secs_f64();
-    if !as_expected || (job.expects.is_none() && !missing.is_empty()) {
-        println!("{text}\n{errors}");
-        outcomes.push(Outcome::failed(
-            &name,
-            job.ranks,
-            format!("exit {:?}, missing {missing:?}", output.status.code()),
-        ));
-    } else if job.expects.is_some() {
-        outcomes.push(Outcome::passed(&name, job.ranks).with("seconds", seconds));
-    }
-    outcomes
-}
-
-/// The `crossmesh` command: named, or beside this binary or its folder.
-fn command_path() -> PathBuf {
-    let named = std::env::var_os("CROSSMESH_TEST_BIN").map(PathBuf::from);
-    let this = std::env::current_exe().expect("this binary has a path");
-    let beside = this.ancestors().skip(1).take(2).map(|folder| folder.join("crossmesh")).find(|path| path.is_file());
-    named.or(beside).expect("no crossmesh command: build it, or set CROSSMESH_TEST_BIN")
+    if wrong == 0 && !outcomes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -6,6 +6,7 @@ mod cases;
 mod cells;
 mod digests;
 mod files;
+mod layouts;
 mod level;
 pub(crate) mod oracle;
 mod paper;
@@ -15,8 +16,9 @@ mod routes;
 mod scale;
 mod slices;
 
-use crossmesh::base::Rank;
-use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
+pub(crate) use layouts::layout;
+
+use crossmesh::layout::Layout;
 use crossmesh::plan::{Manifest, Plan};
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
 use std::sync::Arc;
@@ -32,18 +34,6 @@ pub(crate) fn all_options() -> [RouteOptions; 6] {
 
 fn options(kind: RouteKind, injection: Injection) -> RouteOptions {
     RouteOptions { kind, injection }
-}
-
-/// A layout over listed ranks.
-pub(crate) fn layout(
-    shape: &[u64],
-    dtype: Dtype,
-    mesh: &[u32],
-    ranks: impl IntoIterator<Item = u32>,
-    placements: &[Placement],
-) -> Arc<Layout> {
-    let mesh = Mesh::new(mesh.to_vec(), ranks.into_iter().map(Rank).collect()).expect("mesh of the test");
-    Arc::new(Layout::new(shape.to_vec(), dtype, Arc::new(mesh), placements.to_vec()).expect("layout of the test"))
 }
 
 /// A plan of tensors named by their position.

@@ -4,6 +4,7 @@
 // Jobs find their test by the closure that stands in it.
 #![allow(clippy::redundant_closure)]
 
+mod access;
 mod alive;
 mod allocations;
 mod bad_input;
@@ -16,6 +17,7 @@ mod matrix;
 mod random;
 mod replay;
 mod segments;
+mod sprung;
 mod transfer;
 mod traps;
 

@@ -17,9 +17,11 @@ use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
 use crate::layout::{AxisMap, Layout};
 use crate::memory::copy::Store;
-use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, Span};
+use crate::memory::device::{Bridge, StreamGate};
+use crate::memory::{Bell, Buffer, ProcessMemory, SegmentId, SharedMemory, Span};
 use crate::plan::Plan;
 use copies::Copies;
+pub(super) use padding::{padding_parts, pattern_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -37,6 +39,8 @@ struct Attach<'a> {
     buffer_spans: HashMap<u64, u32>,
     copies: Copies,
     puts: Vec<PutOp>,
+    /// Segments with slots that this rank copies from and to.
+    slots: Vec<Arc<SharedMemory>>,
     /// Bytes that this rank's destinations receive.
     written: u64,
 }
@@ -108,7 +112,12 @@ pub(super) fn attach(
     }
     let feeds = attach.feeds(theirs)?;
     let padding = attach.padding()?;
+    let devices = local.devices();
+    let bridge = (!devices.is_empty()).then(|| Bridge::new(&devices, &attach.slots)).transpose()?;
+    let gate = bridge.as_ref().and_then(Bridge::device).map(StreamGate::new).transpose()?;
     Ok(Bound {
+        bridge,
+        gate,
         items,
         feeds,
         padding,
@@ -230,6 +239,7 @@ impl<'a> Attach<'a> {
             buffer_spans: HashMap::new(),
             copies: Copies::default(),
             puts: Vec::new(),
+            slots: vec![prepared.reservation.slots.clone()],
             written: prepared.program.items.iter().filter(|item| item.wants).map(|item| item.bytes).sum(),
         }
     }
@@ -256,6 +266,7 @@ impl<'a> Attach<'a> {
             };
             slots_span = Some(self.spans.len() as u32);
             self.spans.push(Span::of_segment(&slots));
+            self.slots.push(slots);
             segment = Some(opened);
         }
         let mapped = group.mapped != Mapped::Staged && group.topology.domain(rank) == group.topology.domain(group.rank);

@@ -37,50 +37,55 @@ impl Attach<'_> {
                 }
             };
             for positions in boxes {
-                self.pad(&positions, local.offset, &local.strides, element.len() as u64, (pattern, place))?;
+                let tensor = (local.offset, &local.strides[..], element.len() as u64);
+                padding_parts(&positions, tensor, |extents, from, to| {
+                    self.copies.add_box(extents, tensor.2, (from, Place::Span(pattern)), (to, place))
+                })?;
             }
         }
         Ok(self.copies.finish(first))
     }
-
-    /// Copies of a box of padding in a tensor at byte `offset`.
-    fn pad(
-        &mut self,
-        positions: &[Positions],
-        offset: u64,
-        strides: &[u64],
-        element: u64,
-        (pattern, place): (u32, Place),
-    ) -> Result<(), ExecuteError> {
-        let start = positions.iter().zip(strides).fold(offset, |sum, (at, stride)| sum + at.first * stride);
-        let mut extents: Vec<u64> = positions.iter().map(|at| at.count).collect();
-        let mut strides: Vec<u64> = positions.iter().zip(strides).map(|(at, stride)| at.step * stride).collect();
-        // Contiguous dimensions are one run.
-        let mut run = 1;
-        while let (Some(&extent), Some(&stride)) = (extents.last(), strides.last()) {
-            if extent > 1 && stride != run * element {
-                break;
-            }
-            run *= extent;
-            extents.pop();
-            strides.pop();
-        }
-        let whole = PATTERN / element;
-        let mut part = |counts: [u64; 2], offset: u64| {
-            let extents = [&extents[..], &counts].concat();
-            let to = [&strides[..], &[PATTERN, element]].concat();
-            let from = [&vec![0; strides.len() + 1][..], &[element]].concat();
-            let (from, to) = (Placed { offset: 0, strides: &from }, Placed { offset, strides: &to });
-            self.copies.add_box(&extents, element, (from, Place::Span(pattern)), (to, place))
-        };
-        part([run / whole, whole], start)?;
-        part([1, run % whole], start + run / whole * PATTERN)
-    }
 }
 
-/// One element over and over.
+/// Copies of a box of padding in a tensor, given its offset, strides and bytes of an element: extents, where in the pattern,
+/// where in the tensor's buffer.
+pub(in crate::execute) fn padding_parts(
+    positions: &[Positions],
+    (offset, strides, element): (u64, &[u64], u64),
+    mut each: impl FnMut(&[u64], Placed<'_>, Placed<'_>) -> Result<(), ExecuteError>,
+) -> Result<(), ExecuteError> {
+    let start = positions.iter().zip(strides).fold(offset, |sum, (at, stride)| sum + at.first * stride);
+    let mut extents: Vec<u64> = positions.iter().map(|at| at.count).collect();
+    let mut strides: Vec<u64> = positions.iter().zip(strides).map(|(at, stride)| at.step * stride).collect();
+    // Contiguous dimensions are one run.
+    let mut run = 1;
+    while let (Some(&extent), Some(&stride)) = (extents.last(), strides.last()) {
+        if extent > 1 && stride != run * element {
+            break;
+        }
+        run *= extent;
+        extents.pop();
+        strides.pop();
+    }
+    let whole = PATTERN / element;
+    let mut part = |counts: [u64; 2], offset: u64| {
+        let extents = [&extents[..], &counts].concat();
+        let to = [&strides[..], &[PATTERN, element]].concat();
+        let from = [&vec![0; strides.len() + 1][..], &[element]].concat();
+        each(&extents, Placed { offset: 0, strides: &from }, Placed { offset, strides: &to })
+    };
+    part([run / whole, whole], start)?;
+    part([1, run % whole], start + run / whole * PATTERN)
+}
+
+/// One element over and over, as long as a run at most.
+pub(in crate::execute) fn pattern_bytes(element: &[u8]) -> Vec<u8> {
+    element.iter().copied().cycle().take(PATTERN as usize).collect()
+}
+
+/// A pattern in memory of the host.
 fn pattern_of(element: &[u8]) -> Result<Span, ExecuteError> {
     let buffer = Buffer::private(PATTERN)?;
-    buffer.write()?.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));
+    buffer.write()?.copy_from_slice(&pattern_bytes(element));
     Ok(Span::of_buffer(&buffer))
 }

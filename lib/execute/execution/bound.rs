@@ -7,6 +7,7 @@ use super::super::program::Program;
 use super::Feeds;
 use crate::base::Rank;
 use crate::memory::copy::{CopyTable, Store};
+use crate::memory::device::{Bridge, StreamGate};
 use crate::memory::{Bell, ProcessMemory, SharedMemory, Span};
 use crate::transport::{RegionId, RemoteRegion};
 use std::ops::Range;
@@ -99,6 +100,10 @@ pub(in crate::execute) struct Peer {
 /// Everything that init prepared.
 #[derive(Debug)]
 pub(in crate::execute) struct Bound {
+    /// For tensors of this rank on devices.
+    pub(in crate::execute) bridge: Option<Bridge>,
+    /// For starts on streams, with a bridge.
+    pub(in crate::execute) gate: Option<StreamGate>,
     pub(in crate::execute) program: Program,
     pub(in crate::execute) items: Vec<BoundItem>,
     pub(in crate::execute) pushes: Vec<BoundPush>,

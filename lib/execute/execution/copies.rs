@@ -40,7 +40,13 @@ impl Execution {
             table.read_process(boxes, &process, address, &self.bound.spans[to], to_base, &mut self.scratch)?;
         } else {
             let (from, from_base) = self.resolve(op.source, slot, peer_slot, send_slot);
-            table.copy(boxes, &self.bound.spans[from], from_base, &self.bound.spans[to], to_base, store)?;
+            let (source, destination) = (&self.bound.spans[from], &self.bound.spans[to]);
+            if let Some(bridge) = &self.bound.bridge
+                && (source.device().is_some() || destination.device().is_some())
+            {
+                return Ok(bridge.copy(table, boxes, (source, from_base), (destination, to_base))?);
+            }
+            table.copy(boxes, source, from_base, destination, to_base, store)?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use super::program::{Incoming, Storage};
 use crate::base::Rank;
 use crate::memory::Bell;
 use crate::memory::copy::RangeScratch;
+use crate::memory::device::{Stream, StreamGate};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,6 +62,8 @@ pub(super) struct Execution {
     id: u32,
     epoch: u32,
     active: bool,
+    /// Active, and not behind what the caller's stream held any more: peers have been told.
+    opened: bool,
     /// Started by its user, and waiting for its turn with shared slots.
     awaits_turn: bool,
     items: Vec<ItemState>,
@@ -91,6 +94,7 @@ impl Execution {
             id,
             epoch: 0,
             active: false,
+            opened: false,
             awaits_turn: false,
             items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0 }; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
@@ -154,7 +158,27 @@ impl Execution {
         ((all - left) as u64, all as u64)
     }
 
-    /// Begins a start: everything that is held is available, everyone else may be told.
+    /// Notes the stream that the next start comes behind, if any.
+    pub(super) fn enter(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+        match (&self.bound.gate, stream) {
+            (Some(gate), stream) => Ok(gate.enter(stream)?),
+            (None, Some(_)) => Err(ExecuteError::StreamOfHost),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Lets the caller's stream go on: the transfer is finished, or will never be.
+    pub(super) fn leave(&self) {
+        self.bound.gate.iter().for_each(StreamGate::finish);
+    }
+
+    /// Whether it waits for what the caller's stream holds.
+    pub(super) fn awaits_stream(&self) -> bool {
+        self.active && !self.opened
+    }
+
+    /// Begins a start: everything that is held is available, everyone else may be told, unless the caller's stream is not
+    /// there yet.
     pub(super) fn start(&mut self) -> Result<(), ExecuteError> {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         self.active = true;
@@ -182,17 +206,31 @@ impl Execution {
         for peer in &mut self.bound.peers {
             (peer.pull_cursor, peer.arrival_cursor, peer.push_cursor) = (0, 0, 0);
         }
+        self.opened = false;
+        self.open()?;
+        Ok(())
+    }
+
+    /// Tells peers of a start, once what the caller's stream held is done; whether it is.
+    fn open(&mut self) -> Result<bool, ExecuteError> {
+        if !self.bound.gate.as_ref().map_or(Ok(true), StreamGate::is_open)? {
+            return Ok(false);
+        }
+        self.opened = true;
         self.open_feeds()?;
         self.write_padding()?;
         // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
         self.word(BoardLayout::STARTED)?.store(u64::from(self.epoch), Ordering::Release);
         self.told = true;
         self.ring();
-        Ok(())
+        Ok(true)
     }
 
     /// Takes every step that can be taken now; true when something moved.
     pub(super) fn progress(&mut self, links: &mut Links) -> Result<bool, ExecuteError> {
+        if !self.opened && !self.open()? {
+            return Ok(false);
+        }
         let mut moved = self.grant(links)?;
         moved |= self.unpack()?;
         moved |= self.copy_own()?;
@@ -204,6 +242,7 @@ impl Execution {
         let steps_left = self.items_left > 0 || self.pushes_left > 0 || !self.read_slots.is_empty();
         if !steps_left && self.readers_done()? && self.feeds_done()? && self.sent(links) {
             self.active = false;
+            self.leave();
             moved = true;
         }
         self.ring();

@@ -2,6 +2,7 @@
 //! pieces between the same places that wait for the same word share boxes; what waits for nothing but a start comes
 //! first, then the others in the order that all ranks share.
 
+use super::super::attach::{padding_parts, pattern_bytes};
 use super::super::bind::{End, append, own_end, own_ends, peer_end};
 use super::super::exchange::{Export, ExportedMemory};
 use super::super::program::{Incoming, Storage};
@@ -10,10 +11,11 @@ use super::super::{ExecuteError, Group, Side};
 use super::board::Board;
 use super::invite::{BoardMemory, DeviceExport, DeviceInvitation, Prepared};
 use crate::base::{Deadline, Rank};
+use crate::layout::positions::padding_boxes;
 use crate::layout::{AxisMap, Layout};
 use crate::memory::copy::CopyTable;
 use crate::memory::device::params::NONE;
-use crate::memory::device::{Device, DeviceSpan, PeerMemory, Place, Work, inspect};
+use crate::memory::device::{Device, DeviceSpan, PeerMemory, Place, Work, inspect, uploaded};
 use crate::memory::{Buffer, SharedMemory};
 use crate::plan::Plan;
 use crate::route::Piece;
@@ -61,6 +63,7 @@ struct Attach<'a> {
     device: &'a Device,
     attached: Attached,
     buffers: HashMap<(u64, u64), u32>,
+    patterns: HashMap<Vec<u8>, u32>,
     maps: HashMap<(*const Layout, Rank), Option<Arc<Vec<AxisMap>>>>,
 }
 
@@ -84,13 +87,14 @@ pub(super) fn attach(
         peers: BTreeMap::new(),
         reports: vec![Vec::new(); prepared.board.counters.len()],
     };
-    let (buffers, maps) = (HashMap::new(), HashMap::new());
-    let mut attach = Attach { plan, local, prepared, device, attached, buffers, maps };
+    let (buffers, patterns, maps) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let mut attach = Attach { plan, local, prepared, device, attached, buffers, patterns, maps };
     for (&rank, invitation) in theirs {
         attach.open(group, rank, invitation, deadline)?;
     }
     attach.reports()?;
     attach.works(group.rank)?;
+    attach.padding(deadline)?;
     Ok(attach.attached)
 }
 
@@ -203,6 +207,40 @@ impl Attach<'_> {
             self.attached.works.push(Work { source, destination, boxes, gate, report, local });
         }
         Ok(())
+    }
+
+    /// Padding that layouts ask to be written, from patterns on the device; nobody reads it from here.
+    fn padding(&mut self, deadline: Deadline) -> Result<(), ExecuteError> {
+        let (plan, local) = (self.plan, self.local);
+        for (tensor, spec) in plan.manifest().tensors().iter().enumerate() {
+            let boxes = padding_boxes(local.maps(Side::Destination, tensor as u32).unwrap_or_default());
+            let Some(element) = spec.destination.padding().filter(|_| !boxes.is_empty()) else { continue };
+            let Some(place) = local.destination[tensor].as_ref() else { continue };
+            let Some(destination) = self.own_span(Side::Destination, tensor as u32)? else { continue };
+            let source = self.pattern(element, deadline)?;
+            let first = self.attached.table.len();
+            for positions in boxes {
+                let at = (place.offset, &place.strides[..], element.len() as u64);
+                padding_parts(&positions, at, |extents, from, to| {
+                    Ok(self.attached.table.push(extents, at.2, from, to)?)
+                })?;
+            }
+            let boxes = first..self.attached.table.len();
+            self.attached.works.push(Work { source, destination, boxes, gate: NONE, report: NONE, local: true });
+        }
+        Ok(())
+    }
+
+    /// Span of a pattern, uploaded once.
+    fn pattern(&mut self, element: &[u8], deadline: Deadline) -> Result<u32, ExecuteError> {
+        if let Some(&span) = self.patterns.get(element) {
+            return Ok(span);
+        }
+        let memory = Arc::new(uploaded(self.device, &pattern_bytes(element), deadline)?);
+        self.attached.spans.push(DeviceSpan::of_memory(&memory));
+        let span = self.attached.spans.len() as u32 - 1;
+        self.patterns.insert(element.to_vec(), span);
+        Ok(span)
     }
 
     /// A piece: spans of both ends, its boxes.

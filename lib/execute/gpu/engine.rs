@@ -10,10 +10,10 @@ use crate::base::{Backoff, Rank};
 use crate::bootstrap::Control;
 use crate::memory::SharedMemory;
 use crate::memory::device::params::NONE;
-use crate::memory::device::{Device, EngineCopy, EngineTable, Event, Mover, Moves, Pinned, Stream, Work};
+use crate::memory::device::{Device, EngineTable, Event, Mover, Moves, Rows, Stream, StreamGate, Work};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,18 +53,46 @@ struct Plan {
     reports: Vec<Vec<Told>>,
 }
 
-/// A start under way.
+/// A start under way; made once, so that a start allocates nothing.
 struct Run {
+    active: bool,
     epoch: u32,
     opened: bool,
     issued: Vec<bool>,
     first: usize,
     left: usize,
-    /// Events on the stream with the reports that they complete.
-    flying: VecDeque<(usize, Vec<u32>)>,
+    /// Events on the stream with the batch whose reports they complete.
+    flying: VecDeque<(usize, Option<usize>)>,
     ended: bool,
     closed: bool,
     begun: Instant,
+}
+
+impl Run {
+    /// Room for starts of so many batches, with so many events.
+    fn new(batches: usize, events: usize) -> Self {
+        Self {
+            active: false,
+            epoch: 0,
+            opened: false,
+            issued: vec![false; batches],
+            first: 0,
+            left: 0,
+            flying: VecDeque::with_capacity(events),
+            ended: false,
+            closed: false,
+            begun: Instant::now(),
+        }
+    }
+
+    fn begin(&mut self, epoch: u32) {
+        (self.active, self.epoch, self.begun) = (true, epoch, Instant::now());
+        (self.opened, self.closed) = (false, false);
+        self.issued.fill(false);
+        (self.first, self.left) = (0, self.issued.len());
+        self.ended = self.left == 0;
+        self.flying.clear();
+    }
 }
 
 struct Shared {
@@ -72,14 +100,7 @@ struct Shared {
     control: Arc<Control>,
     /// For what comes from a source, and for what comes from where another rank got it.
     streams: [Stream; 2],
-    /// Mark of the caller's stream.
-    ready: Event,
-    /// Whether the start under way has such a mark.
-    marked: AtomicBool,
-    /// Word 0: the epoch that is done.
-    done: Pinned,
-    /// Epoch asked for.
-    wanted: AtomicU32,
+    gate: StreamGate,
     failed: Mutex<Option<ExecuteError>>,
     aborted: AtomicBool,
     stop: AtomicBool,
@@ -136,10 +157,7 @@ impl Ordered {
             plan,
             control: group.control.clone(),
             streams: [Stream::new(device)?, Stream::new(device)?],
-            ready: Event::new(device)?,
-            marked: AtomicBool::new(false),
-            done: Pinned::new(device, 4)?,
-            wanted: AtomicU32::new(0),
+            gate: StreamGate::new(device)?,
             failed: Mutex::new(None),
             aborted: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -155,22 +173,13 @@ impl Ordered {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Begins a start. Behind what `stream` holds, if one is given, and what follows on it waits for the end; this makes
-    /// the device switch between its processes, some 300 us each. Without a stream nothing but copies is put on it.
+    /// Begins a start, behind what `stream` holds if one is given.
     pub(super) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         let shared = &self.shared;
         if !shared.is_done() {
             return Err(ExecuteError::Active);
         }
-        let epoch = shared.wanted.load(Ordering::Relaxed).wrapping_add(1).max(1);
-        if let Some(stream) = stream {
-            shared.ready.record(stream)?;
-            stream.wait_word(&shared.done, 0, epoch)?;
-        }
-        // Relaxed: published by the store below.
-        shared.marked.store(stream.is_some(), Ordering::Relaxed);
-        // Release: pairs with the Acquire load of the thread, which then queries the event.
-        shared.wanted.store(epoch, Ordering::Release);
+        shared.gate.enter(stream)?;
         drop(shared.idle.lock().unwrap_or_else(PoisonError::into_inner));
         shared.wake.notify_one();
         Ok(())
@@ -204,9 +213,9 @@ impl Drop for Ordered {
 }
 
 /// Copies of all works in order, and the batches they form: what others wait for is joined into a few groups.
-fn batches(attached: &Attached, board: &Board) -> Result<(Vec<EngineCopy>, Vec<Batch>), ExecuteError> {
+fn batches(attached: &Attached, board: &Board) -> Result<(Vec<Rows>, Vec<Batch>), ExecuteError> {
     let places = attached.places();
-    let mut copies: Vec<EngineCopy> = Vec::new();
+    let mut copies: Vec<Rows> = Vec::new();
     let mut batches: Vec<Batch> = Vec::new();
     let bytes_of = |work: &Work| -> u64 { work.boxes.clone().map(|index| attached.table.bytes_of(index)).sum() };
     let awaited: u64 = attached.works.iter().filter(|work| work.report != NONE).map(bytes_of).sum();
@@ -242,75 +251,48 @@ fn batches(attached: &Attached, board: &Board) -> Result<(Vec<EngineCopy>, Vec<B
 
 impl Shared {
     fn is_done(&self) -> bool {
-        self.asked_for().is_none()
-    }
-
-    /// The epoch that is asked for and not done; one look at each, since a start may come between two.
-    fn asked_for(&self) -> Option<u32> {
-        // Acquire: pairs with the Release store in `start`, behind which the caller's mark is recorded.
-        let wanted = self.wanted.load(Ordering::Acquire);
-        // Acquire: pairs with the Release store in `finish`.
-        let done = self.done.word(0).map_or(0, |word| word.load(Ordering::Acquire));
-        (done != wanted).then_some(wanted)
+        self.gate.under_way().is_none()
     }
 
     fn run(&self, events: &[Event]) {
         let mut backoff = Backoff::new();
-        let mut run: Option<Run> = None;
+        let mut run = Run::new(self.plan.batches.len(), events.len());
         while !self.stop.load(Ordering::Acquire) {
-            if run.is_none()
-                && let Some(epoch) = self.asked_for()
+            if !run.active
+                && let Some(epoch) = self.gate.under_way()
             {
-                let batches = self.plan.batches.len();
-                run = Some(Run {
-                    epoch,
-                    opened: false,
-                    issued: vec![false; batches],
-                    first: 0,
-                    left: batches,
-                    flying: VecDeque::with_capacity(events.len()),
-                    ended: batches == 0,
-                    closed: false,
-                    begun: Instant::now(),
-                });
+                run.begin(epoch);
                 backoff.reset();
             }
-            let Some(current) = &mut run else {
+            if !run.active {
                 let guard = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                 if self.is_done() && !self.stop.load(Ordering::Acquire) {
                     drop(self.wake.wait_timeout(guard, IDLE));
                 }
                 continue;
-            };
+            }
             let aborted = self.aborted.load(Ordering::Acquire) || self.control.is_aborted();
-            match if aborted { Ok((true, true)) } else { self.step(current, events) } {
+            match if aborted { Ok((true, true)) } else { self.step(&mut run, events) } {
                 Ok((_, true)) => {
-                    self.finish(current.epoch);
-                    run = None;
+                    run.active = false;
+                    self.gate.finish();
                 }
                 Ok((true, false)) => backoff.reset(),
-                Ok((false, false)) if current.begun.elapsed() < EAGER => std::thread::yield_now(),
+                Ok((false, false)) if run.begun.elapsed() < EAGER => std::thread::yield_now(),
                 Ok((false, false)) => backoff.snooze(),
                 Err(error) => {
                     *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    self.finish(current.epoch);
-                    run = None;
+                    run.active = false;
+                    self.gate.finish();
                 }
             }
-        }
-    }
-
-    fn finish(&self, epoch: u32) {
-        if let Some(word) = self.done.word(0) {
-            // Release: pairs with the Acquire load in `is_done`; the caller's stream goes on as well.
-            word.store(epoch, Ordering::Release);
         }
     }
 
     /// Takes the steps that can be taken: (whether any was, whether all are).
     fn step(&self, run: &mut Run, events: &[Event]) -> Result<(bool, bool), ExecuteError> {
         if !run.opened {
-            if self.marked.load(Ordering::Relaxed) && !self.ready.is_done()? {
+            if !self.gate.is_open()? {
                 return Ok((false, false));
             }
             run.opened = true;
@@ -324,7 +306,8 @@ impl Shared {
                 number += 1;
                 continue;
             }
-            for report in run.flying.remove(number).map(|(_, reports)| reports).unwrap_or_default() {
+            let told = run.flying.remove(number).and_then(|(_, batch)| batch);
+            for &report in told.map_or(&[][..], |batch| &self.plan.batches[batch].reports) {
                 self.tell(&self.plan.reports[report as usize], run.epoch)?;
             }
             moved = true;
@@ -350,7 +333,7 @@ impl Shared {
         let window = run.first..self.plan.batches.len().min(run.first + LOOKAHEAD);
         let mut ready = [0usize; LOOKAHEAD];
         let mut count = 0;
-        let mut reports = Vec::new();
+        let mut awaited = None;
         for number in window {
             let batch = &self.plan.batches[number];
             let opened = batch.gate == NONE || self.has_come(batch.gate, run.epoch)?;
@@ -360,9 +343,9 @@ impl Shared {
             run.issued[number] = true;
             ready[count] = number;
             count += 1;
-            reports.extend(&batch.reports);
             if !batch.reports.is_empty() {
                 // Others wait for it: its mark comes at once.
+                awaited = Some(number);
                 break;
             }
         }
@@ -378,7 +361,7 @@ impl Shared {
             let used = |event: usize| run.flying.iter().any(|&(other, _)| other == event);
             let event = (0..events.len()).find(|&event| !used(event)).unwrap_or(0);
             events[event].record(stream)?;
-            run.flying.push_back((event, reports));
+            run.flying.push_back((event, awaited));
         }
         Ok(count > 0)
     }

@@ -17,10 +17,10 @@ const PAIR: Duration = Duration::from_secs(10);
 /// What was found about a pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkVerdict {
-    /// Writes arrive in order. Bytes a second by which the reader copies from the writer.
+    /// Writes arrive in order.
     Good {
-        /// Bytes a second.
-        rate: u64,
+        /// Bytes a second by which the reader copies from the writer, where that was measured.
+        rate: Option<u64>,
     },
     /// So many words were wrong when their flag had come: nothing may be sent over this link.
     Broken {
@@ -53,33 +53,55 @@ struct Statement {
     boot: String,
 }
 
-/// Tests all pairs of GPUs on each host; `device` is this rank's, among those that it sees. Of ranks that share a GPU the
-/// first stands for all. With `fresh` kept results are not used.
+/// Tests and measures all pairs of GPUs on each host; `device` is this rank's, among those that it sees. Of ranks that share
+/// a GPU the first stands for all. With `fresh` kept results are not used.
 pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -> Result<Vec<LinkFacts>, ExecuteError> {
-    let opened = open(device, deadline);
-    let end = commit(group, opened, deadline)?;
-    let statement = Statement {
-        uuid: end.0.properties().uuid,
-        driver: Driver::load()?.cuda_version(),
-        boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
-    };
-    let statements: Vec<Statement> = gather(group, &statement, deadline)?;
+    let device = commit(group, Device::open(device).map_err(ExecuteError::from), deadline)?;
+    test(group, Some(&device), Test { fresh, measured: true }, deadline)
+}
+
+/// What a test is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Test {
+    /// Whether kept results are not used.
+    pub(super) fresh: bool,
+    /// Whether the rate is measured, which takes memory for it.
+    pub(super) measured: bool,
+}
+
+/// Tests all pairs; a rank without a device only listens.
+pub(super) fn test(
+    group: &Group,
+    device: Option<&Device>,
+    test: Test,
+    deadline: Deadline,
+) -> Result<Vec<LinkFacts>, ExecuteError> {
+    let statement = device.map(statement).transpose();
+    let statement = commit(group, statement, deadline)?;
+    let statements: Vec<Option<Statement>> = gather(group, &statement, deadline)?;
     let pairs = pairs(group, &statements);
-    let name = format!("links-{}.json", key(group, &statements));
-    if let Some(facts) = agreed(group, &name, fresh, deadline)? {
+    let kind = if test.measured { "links" } else { "order" };
+    let name = format!("{kind}-{}.json", key(group, &statements));
+    if let Some(facts) = agreed(group, &name, test.fresh, deadline)? {
         return Ok(facts);
     }
-    let (peers, _shared) = commit(group, open_peers(group, &end, &pairs, deadline), deadline)?;
+    let own_pairs = pairs.iter().any(|(from, to)| [*from, *to].contains(&group.rank));
+    let end = device.filter(|_| own_pairs).map(|device| LinkEnd::new(device, test.measured, deadline)).transpose();
+    let end = commit(group, end.map_err(ExecuteError::from), deadline)?;
+    let peers = open_peers(group, device.zip(end.as_ref()), &pairs, deadline);
+    let (peers, _shared) = commit(group, peers, deadline)?;
     let mut mine = Vec::new();
     for (number, &(from, to)) in pairs.iter().enumerate() {
-        let first = number as u32 * end.1.rounds() + 1;
+        let first = number as u32 * LinkEnd::ROUNDS + 1;
         let limit = Deadline::after(PAIR.min(deadline.remaining()));
-        if group.rank == from {
-            if let Err(error) = end.1.write_to(&peers[&to], first, limit) {
-                log::warn!("link test from rank {from} to rank {to}: {error}");
+        if let Some(end) = &end {
+            if group.rank == from {
+                if let Err(error) = end.write_to(&peers[&to], first, limit) {
+                    log::warn!("link test from rank {from} to rank {to}: {error}");
+                }
+            } else if group.rank == to {
+                mine.push(LinkFacts { from, to, verdict: read(end, &peers[&from], (first, test.measured), limit) });
             }
-        } else if group.rank == to {
-            mine.push(LinkFacts { from, to, verdict: read(&end.1, &peers[&from], first, limit) });
         }
         group.barrier(deadline)?;
     }
@@ -96,24 +118,30 @@ pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -
     Ok(facts)
 }
 
-fn open(device: u32, deadline: Deadline) -> Result<(Device, LinkEnd), ExecuteError> {
-    let device = Device::open(device)?;
-    let end = LinkEnd::new(&device, deadline)?;
-    Ok((device, end))
+fn statement(device: &Device) -> Result<Statement, ExecuteError> {
+    Ok(Statement {
+        uuid: device.properties().uuid,
+        driver: Driver::load()?.cuda_version(),
+        boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+    })
 }
 
-fn read(end: &LinkEnd, from: &DeviceSpan, first: u32, limit: Deadline) -> LinkVerdict {
+fn read(end: &LinkEnd, from: &DeviceSpan, (first, measured): (u32, bool), limit: Deadline) -> LinkVerdict {
     let found = end.read_from(from, first, limit).and_then(|wrong| match wrong {
-        0 => end.rate_from(from, limit).map(|rate| LinkVerdict::Good { rate: rate as u64 }),
+        0 => {
+            let rate = measured.then(|| end.rate_from(from, limit)).transpose()?;
+            Ok(LinkVerdict::Good { rate: rate.map(|rate| rate as u64) })
+        }
         wrong => Ok(LinkVerdict::Broken { wrong }),
     });
     found.unwrap_or_else(|error| LinkVerdict::Failed { why: chain(&error) })
 }
 
 /// Ordered pairs of ranks on different GPUs of one host, one rank for each GPU.
-fn pairs(group: &Group, statements: &[Statement]) -> Vec<(Rank, Rank)> {
+fn pairs(group: &Group, statements: &[Option<Statement>]) -> Vec<(Rank, Rank)> {
     let mut first: BTreeMap<(u32, [u8; 16]), Rank> = BTreeMap::new();
     for (rank, statement) in statements.iter().enumerate() {
+        let Some(statement) = statement else { continue };
         let rank = Rank(rank as u32);
         first.entry((group.topology.node(rank).0, statement.uuid)).or_insert(rank);
     }
@@ -124,13 +152,15 @@ fn pairs(group: &Group, statements: &[Statement]) -> Vec<(Rank, Rank)> {
 }
 
 /// Names a set of GPUs with their driver and boot, and who uses which.
-fn key(group: &Group, statements: &[Statement]) -> String {
+fn key(group: &Group, statements: &[Option<Statement>]) -> String {
     let mut hasher = Sha256::new();
     for (rank, statement) in statements.iter().enumerate() {
         hasher.update(group.topology.node(Rank(rank as u32)).0.to_le_bytes());
-        hasher.update(statement.uuid);
-        hasher.update(statement.driver.to_le_bytes());
-        hasher.update(statement.boot.trim());
+        if let Some(statement) = statement {
+            hasher.update(statement.uuid);
+            hasher.update(statement.driver.to_le_bytes());
+            hasher.update(statement.boot.trim());
+        }
         hasher.update([0]);
     }
     hasher.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
@@ -153,15 +183,18 @@ type Peers = (BTreeMap<Rank, DeviceSpan>, Option<SharedBuffer>);
 /// Opens the ends of all ranks that this rank is paired with.
 fn open_peers(
     group: &Group,
-    (device, end): &(Device, LinkEnd),
+    own: Option<(&Device, &LinkEnd)>,
     pairs: &[(Rank, Rank)],
     deadline: Deadline,
 ) -> Result<Peers, ExecuteError> {
-    let memory = end.memory();
-    let shared = share(&group.server, device, memory.address(), memory.bytes());
-    let handle = shared.as_ref().ok().map(|(handle, _)| handle.clone());
+    let export = |(device, end): (&Device, &LinkEnd)| {
+        let memory = end.memory();
+        share(&group.server, device, memory.address(), memory.bytes())
+    };
+    let shared = own.map(export).transpose();
+    let handle = shared.as_ref().ok().and_then(|shared| shared.as_ref().map(|(handle, _)| handle.clone()));
     let handles: Vec<Option<SharedHandle>> = gather(group, &handle, deadline)?;
-    let (_, buffer) = shared?;
+    let Some(((device, _), (_, buffer))) = own.zip(shared?) else { return Ok((BTreeMap::new(), None)) };
     let mut peers = BTreeMap::new();
     for &(from, to) in pairs.iter().filter(|(from, to)| [*from, *to].contains(&group.rank)) {
         let peer = if from == group.rank { to } else { from };

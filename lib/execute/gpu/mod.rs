@@ -2,7 +2,8 @@
 //!
 //! In: an agreed manifest, tensors on devices. Out: work on a stream. Guarantee: with a GPU for each rank a start is one
 //! launch (and long contiguous copies between two), ordered on the GPUs alone; where ranks share a GPU no kernel waits
-//! for another process: the copy engines move everything and the host orders them.
+//! for another process: the copy engines move everything and the host orders them. What cannot go from GPU to GPU is
+//! told apart here, with the reason, and moved by the host's executor through its staging.
 
 mod attach;
 mod board;
@@ -13,5 +14,5 @@ mod place;
 mod transfer;
 
 pub use links::{LinkFacts, LinkVerdict, test_links};
-pub(super) use place::identify;
+pub(super) use place::{Way, find_way, inspect_tensors, unmapped_destination};
 pub(super) use transfer::DeviceTransfer;

@@ -1,14 +1,18 @@
-//! Which rank is on which GPU. In: what all ranks stated about their tensors. Out: this rank's device, numbers of all
-//! devices. Guarantee: every rank returns the same verdict; devices are told apart by their identity, whatever numbers
-//! processes know them by.
+//! Which way bytes of GPUs go. In: what all ranks stated about their tensors. Out: straight between the GPUs, with their
+//! numbers; or through memory of the hosts, with the reason. Guarantee: every rank returns the same verdict; devices are
+//! told apart by their identity, whatever numbers processes know them by; GPUs are read from only when a test of their
+//! link has passed.
 
-use super::super::agree::{commit, gather};
-use super::super::tensors::MemoryOf;
-use super::super::{ExecuteError, Group};
-use crate::base::{Deadline, Rank};
-use crate::memory::device::{Device, Kernels};
+use super::super::agree::{Agreement, commit, gather};
+use super::super::tensors::{LocalTensors, MemoryOf};
+use super::super::{ExecuteError, Group, Mapped, Side};
+use super::links::{LinkFacts, LinkVerdict, Test, test};
+use crate::base::{Deadline, Rank, env};
+use crate::memory::device::{Device, Kernels, inspect};
+use crate::route::RouteKind;
 use crate::topology::Topology;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Places of all ranks.
@@ -24,9 +28,70 @@ pub(crate) struct Places {
     pub(super) together: Topology,
 }
 
+/// Which way bytes go.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// From GPU to GPU.
+    Direct(Places),
+    /// Through memory of the hosts, and why.
+    Staged(String),
+}
+
+/// Whether GPUs read from each other (`CROSSMESH_PEER_ACCESS`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+enum PeerAccess {
+    /// Never.
+    Off,
+    /// Where a test of the link has passed.
+    #[default]
+    Tested,
+    /// Without a test.
+    Trusted,
+}
+
+impl std::str::FromStr for PeerAccess {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "off" => Ok(Self::Off),
+            "tested" => Ok(Self::Tested),
+            "trusted" => Ok(Self::Trusted),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Looks at all device memory of this rank's tensors, each buffer once, and notes what of it peers can map.
+pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, ExecuteError> {
+    let mut mappable = [true; 2];
+    for (side, mappable) in [Side::Source, Side::Destination].into_iter().zip(&mut mappable) {
+        let mut known = BTreeSet::new();
+        for tensor in local.side(side).iter().flatten() {
+            let (address, bytes) = (tensor.buffer.as_ptr() as u64, tensor.buffer.bytes());
+            if let Some(device) = tensor.buffer.device()
+                && bytes > 0
+                && known.insert((address, bytes))
+            {
+                let found = inspect(&Device::open(device)?, address, bytes)?;
+                *mappable &= found.origin.is_shareable();
+            }
+        }
+    }
+    local.mappable = mappable;
+    Ok(local)
+}
+
 /// Finds out; collective.
-pub(crate) fn identify(group: &Group, memory: &[MemoryOf], deadline: Deadline) -> Result<Places, ExecuteError> {
-    check_memory(group, memory)?;
+pub(crate) fn find_way(
+    group: &Group,
+    agreement: &Agreement,
+    route: RouteKind,
+    deadline: Deadline,
+) -> Result<Way, ExecuteError> {
+    let memory = &agreement.memory;
+    if let Some(why) = why_staged(group, agreement, route) {
+        return Ok(Way::Staged(why));
+    }
     let opened = match memory[group.rank.index()] {
         MemoryOf::Device(ordinal) => open(ordinal).map(Some),
         _ => Ok(None),
@@ -40,15 +105,26 @@ pub(crate) fn identify(group: &Group, memory: &[MemoryOf], deadline: Deadline) -
         let next = numbers.len() as u32;
         numbers.entry(identities[rank]).or_insert(next);
     }
+    if numbers.len() > 1
+        && let Some(why) = untrusted(group, device.as_ref().map(|(device, _)| device), deadline)?
+    {
+        return Ok(Way::Staged(why));
+    }
     // Ranks without tensors are in no flow; their number does not matter.
     let domains: Vec<u32> =
         (0..memory.len()).map(|rank| numbers.get(&identities[rank]).copied().unwrap_or(0)).collect();
-    Ok(Places {
+    Ok(Way::Direct(Places {
         device,
         shared: numbers.len() < ranks.len(),
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
-    })
+    }))
+}
+
+/// Why a destination cannot be read from, where the plan has ranks that pass on what they received.
+pub(crate) fn unmapped_destination(agreement: &Agreement) -> Option<String> {
+    let rank = agreement.mappable.iter().position(|mappable| !mappable[1])?;
+    Some(format!("rank {rank} has destinations in memory that peers cannot map, and others read them"))
 }
 
 fn open(ordinal: u32) -> Result<(Device, Arc<Kernels>), ExecuteError> {
@@ -57,29 +133,71 @@ fn open(ordinal: u32) -> Result<(Device, Arc<Kernels>), ExecuteError> {
     Ok((device, kernels))
 }
 
-/// All tensors must be on devices of one host.
-fn check_memory(group: &Group, memory: &[MemoryOf]) -> Result<(), ExecuteError> {
-    let devices: Vec<Rank> = (0..memory.len())
-        .filter(|&rank| matches!(memory[rank], MemoryOf::Device(_)))
-        .map(|rank| Rank(rank as u32))
-        .collect();
-    let other = devices.first().copied().unwrap_or_default();
-    for (rank, memory) in memory.iter().enumerate() {
-        let found = match memory {
-            MemoryOf::Host => "in the memory of its host",
-            MemoryOf::Mixed => "in several places",
-            MemoryOf::None | MemoryOf::Device(_) => continue,
-        };
-        return Err(ExecuteError::MixedMemory { rank: Rank(rank as u32), found, other });
+/// Why bytes cannot go from GPU to GPU, by what all ranks stated.
+fn why_staged(group: &Group, agreement: &Agreement, route: RouteKind) -> Option<String> {
+    let memory = &agreement.memory;
+    let on_host = |memory: &MemoryOf| matches!(memory, MemoryOf::Host | MemoryOf::Mixed);
+    if let Some(rank) = memory.iter().position(on_host) {
+        let place = if memory[rank] == MemoryOf::Host { "in memory of its host" } else { "in several places" };
+        return Some(format!("rank {rank} has tensors {place}"));
     }
-    let far = devices.iter().find(|&&rank| group.topology.node(rank) != group.topology.node(other));
-    match far {
-        Some(&rank) => Err(ExecuteError::DevicesOfHosts {
-            rank,
-            host: group.topology.host(rank).to_string(),
-            other,
-            other_host: group.topology.host(other).to_string(),
-        }),
-        None => Ok(()),
+    if let Some(rank) = agreement.mappable.iter().position(|mappable| !mappable[0]) {
+        return Some(format!("rank {rank} has sources in memory that peers cannot map"));
+    }
+    let mut ranks = (0..memory.len() as u32).map(Rank).filter(|rank| memory[rank.index()] != MemoryOf::None);
+    let first = ranks.next().unwrap_or_default();
+    let place = |rank: Rank| (group.topology.node(rank), group.topology.domain(rank));
+    if let Some(far) = ranks.find(|&rank| place(rank) != place(first)) {
+        let (host, other) = (group.topology.host(first), group.topology.host(far));
+        return Some(format!("ranks {first} on host {host} and {far} on host {other} are in different domains"));
+    }
+    if route == RouteKind::GatherBroadcast {
+        return Some(format!("route {route} stores bytes at ranks that do not want them"));
+    }
+    (group.mapped == Mapped::Staged).then(|| "CROSSMESH_MAPPED is staged".to_string())
+}
+
+/// Why GPUs must not read from each other; collective.
+fn untrusted(group: &Group, device: Option<&Device>, deadline: Deadline) -> Result<Option<String>, ExecuteError> {
+    let wanted = env::value::<PeerAccess>(env::PEER_ACCESS).map_err(ExecuteError::from);
+    let wanted = commit(group, wanted.map(Option::unwrap_or_default), deadline)?;
+    let all: Vec<PeerAccess> = gather(group, &wanted, deadline)?;
+    match all.into_iter().min().unwrap_or_default() {
+        PeerAccess::Off => Ok(Some("CROSSMESH_PEER_ACCESS is off".into())),
+        PeerAccess::Trusted => Ok(None),
+        PeerAccess::Tested => {
+            let facts = test(group, device, Test { fresh: false, measured: false }, deadline)?;
+            Ok(broken(&facts))
+        }
+    }
+}
+
+/// The first link that did not pass.
+fn broken(facts: &[LinkFacts]) -> Option<String> {
+    facts.iter().find_map(|LinkFacts { from, to, verdict }| match verdict {
+        LinkVerdict::Good { .. } => None,
+        LinkVerdict::Broken { wrong } => {
+            Some(format!("the link from the GPU of rank {from} to that of rank {to} is broken: {wrong} wrong words"))
+        }
+        LinkVerdict::Failed { why } => {
+            Some(format!("the link from the GPU of rank {from} to that of rank {to} cannot be tested: {why}"))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bad_link_is_enough() {
+        let link = |from, to, verdict| LinkFacts { from: Rank(from), to: Rank(to), verdict };
+        let good = link(0, 1, LinkVerdict::Good { rate: None });
+        assert_eq!(broken(&[]), None);
+        assert_eq!(broken(std::slice::from_ref(&good)), None);
+        let why = broken(&[good.clone(), link(1, 0, LinkVerdict::Broken { wrong: 3 })]).unwrap();
+        assert!(why.contains("rank 1 to that of rank 0") && why.contains("3 wrong"), "{why}");
+        let why = broken(&[link(2, 0, LinkVerdict::Failed { why: "no memory".into() }), good]).unwrap();
+        assert!(why.contains("no memory"), "{why}");
     }
 }

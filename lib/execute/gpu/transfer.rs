@@ -3,10 +3,10 @@
 //! before what follows; a failure ends the kernels of this rank and becomes the job's, with one cause on all ranks.
 
 use super::super::agree::{chain, commit, unreadable};
-use super::super::program::{Storage, compile};
+use super::super::program::compile;
 use super::super::reach::Reach;
 use super::super::tensors::LocalTensors;
-use super::super::{ExecuteError, Group, Side};
+use super::super::{ExecuteError, Group};
 use super::attach::{Attached, attach};
 use super::board::Board;
 use super::engine::Ordered;
@@ -14,13 +14,12 @@ use super::invite::{BoardMemory, DeviceInvitation, Prepared, prepare};
 use super::place::Places;
 use crate::base::{Backoff, Deadline, Rank, env};
 use crate::bootstrap::Cause;
-use crate::layout::positions::padding_boxes;
 use crate::memory::device::params::{PHASE_AWAIT, PHASE_CLOSE, Verdict};
 use crate::memory::device::{
     Device, DeviceError, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream,
 };
 use crate::plan::Plan;
-use crate::route::{LocalFlow, RouteKind};
+use crate::route::LocalFlow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -60,7 +59,7 @@ impl DeviceTransfer {
     pub(in crate::execute) fn init(
         group: &Group,
         plan: &Plan,
-        (flows, route): (&[LocalFlow], RouteKind),
+        flows: &[LocalFlow],
         local: &LocalTensors,
         places: &Places,
         deadline: Deadline,
@@ -74,11 +73,7 @@ impl DeviceTransfer {
             chunk_bytes: 0,
         };
         let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
-        let stores = program.items.iter().any(|item| item.storage == Storage::Slot);
-        let program = if stores { Err(ExecuteError::RouteOnDevices { route }) } else { Ok(program) };
-        let program = program.and_then(|program| check_padding(plan, local).map(|()| program));
-        let prepared = program.and_then(|program| prepare(group, places, program, local, deadline));
-        let prepared = commit(group, prepared, deadline)?;
+        let prepared = commit(group, prepare(group, places, program, local, deadline), deadline)?;
         let joined = exchange(group, &prepared, deadline)
             .and_then(|theirs| Self::join(group, plan, local, places, prepared, &theirs, deadline));
         commit(group, joined, deadline)
@@ -125,7 +120,7 @@ impl DeviceTransfer {
                 Ok(())
             }
             Order::Host(ordered) => match stream.map(Stream::is_capturing).transpose()? {
-                Some(true) => Err(ExecuteError::Capture),
+                Some(true) => Err(ExecuteError::Capture { why: "several ranks share a GPU".into() }),
                 _ => ordered.start(stream),
             },
         }
@@ -210,17 +205,6 @@ impl DeviceTransfer {
         let (epoch, found) = (verdict.epoch, verdict.found);
         DeviceError::GaveUp { device: device.label().to_string(), phase, what, epoch, found }
     }
-}
-
-/// Padding that a layout asks to be written is refused: the moves of a device have tensors at both ends.
-fn check_padding(plan: &Plan, local: &LocalTensors) -> Result<(), ExecuteError> {
-    for (tensor, spec) in plan.manifest().tensors().iter().enumerate() {
-        let maps = local.maps(Side::Destination, tensor as u32).unwrap_or_default();
-        if spec.destination.padding().is_some() && !padding_boxes(maps).is_empty() {
-            return Err(ExecuteError::PaddingOnDevices { tensor: spec.name.clone() });
-        }
-    }
-    Ok(())
 }
 
 /// What words of the board are about, for messages.

@@ -172,6 +172,8 @@ impl CopyTable {
         destination_base: u64,
         store: Store,
     ) -> Result<(), MemoryError> {
+        source.check_host()?;
+        destination.check_host()?;
         for copy in &self.boxes[range] {
             check_end(source_base, copy.source_end, source.bytes())?;
             check_end(destination_base, copy.destination_end, destination.bytes())?;
@@ -199,6 +201,7 @@ impl CopyTable {
         scratch: &mut RangeScratch,
     ) -> Result<(), MemoryError> {
         scratch.clear();
+        destination.check_host()?;
         for copy in &self.boxes[range] {
             check_end(destination_base, copy.destination_end, destination.bytes())?;
             check_end(source_base, copy.source_end, u64::MAX)?;

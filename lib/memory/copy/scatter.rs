@@ -66,8 +66,11 @@ impl Scatter {
     pub fn new(spans: &[Span], table: &CopyTable, between: &[(u32, u32)]) -> Result<Self, MemoryError> {
         let mut cutter = Cutter { spans, series: Vec::new(), blocks: CopyTable::new(), placed: Vec::new() };
         for (copy, &(source, destination)) in table.boxes.iter().zip(between) {
-            check_end(0, copy.source_end, cutter.span(source)?.bytes())?;
-            check_end(0, copy.destination_end, cutter.span(destination)?.bytes())?;
+            for (number, end) in [(source, copy.source_end), (destination, copy.destination_end)] {
+                let span = cutter.span(number)?;
+                span.check_host()?;
+                check_end(0, end, span.bytes())?;
+            }
             cutter.cut(copy, table.loops(copy), source, destination);
         }
         let mut scatter = Self { blocks: cutter.blocks, spans: spans.to_vec(), ..Self::default() };

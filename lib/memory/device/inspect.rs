@@ -62,10 +62,26 @@ pub fn inspect(device: &Device, address: u64, bytes: u64) -> Result<Inspected, D
     let base: u64 = attribute(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address).unwrap_or(address);
     let allocation: u64 = attribute(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, address).unwrap_or(0);
     let end = address.checked_add(bytes);
+    let allocation = end.map_or(allocation, |end| with_neighbours(device, base, allocation, end));
     if end.is_none_or(|end| end > base.saturating_add(allocation)) {
         return Err(DeviceError::BeyondAllocation { address, bytes, base, allocation });
     }
     Ok(Inspected { base, bytes: allocation, origin: origin(device, address, end.unwrap_or(address))? })
+}
+
+/// Bytes from `base` on that are mapped without a gap, as far as `end`: memory of the virtual memory interface may consist of
+/// several allocations, such as an expandable segment does.
+fn with_neighbours(device: &Device, base: u64, first: u64, end: u64) -> u64 {
+    let mut bytes = first;
+    while let Some(next) = base.checked_add(bytes).filter(|&next| next < end) {
+        let found: Option<i32> = attribute(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, next);
+        let size: u64 = attribute(Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE, next).unwrap_or(0);
+        if found != Some(device.ordinal() as i32) || size == 0 || Handle::of(next).is_none() {
+            break;
+        }
+        bytes = bytes.saturating_add(size);
+    }
+    bytes
 }
 
 fn origin(device: &Device, address: u64, end: u64) -> Result<Origin, DeviceError> {

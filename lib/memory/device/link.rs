@@ -15,8 +15,6 @@ use std::sync::atomic::Ordering;
 
 /// Words of payload of a round.
 const WORDS: u32 = 4096;
-/// Rounds of a test.
-const ROUNDS: u32 = 200;
 /// Where the words behind the payload are, each on a line of its own.
 const FLAG: u64 = 4 * WORDS as u64;
 const ACK: u64 = FLAG + 128;
@@ -35,18 +33,24 @@ pub struct LinkEnd {
     stream: Stream,
     kernels: Arc<Kernels>,
     host: Pinned,
+    /// Bytes for measuring.
+    bulk: u64,
 }
 
 impl LinkEnd {
-    /// An end on `device`.
-    pub fn new(device: &Device, deadline: Deadline) -> Result<Self, DeviceError> {
-        let memory = Arc::new(DeviceMemory::new(device, BULK + BULK_BYTES)?);
+    /// Rounds of a test; epochs of the next test begin behind them.
+    pub const ROUNDS: u32 = 200;
+
+    /// An end on `device`, with memory to measure the rate if that is wanted.
+    pub fn new(device: &Device, measured: bool, deadline: Deadline) -> Result<Self, DeviceError> {
+        let bulk = if measured { BULK_BYTES } else { 0 };
+        let memory = Arc::new(DeviceMemory::new(device, BULK + bulk)?);
         let stream = Stream::new(device)?;
         // SAFETY: memory of our own, which lives until the stream is waited for.
         unsafe { stream.set(memory.address(), 0, memory.bytes())? };
         stream.synchronize(deadline)?;
         let host = Pinned::new(device, size_of::<Verdict>() as u64 + 16)?;
-        Ok(Self { device: device.clone(), memory, stream, kernels: Kernels::load(device)?, host })
+        Ok(Self { device: device.clone(), memory, stream, kernels: Kernels::load(device)?, host, bulk })
     }
 
     /// Memory to share with the other ends.
@@ -68,11 +72,6 @@ impl LinkEnd {
         Ok(self.wrong(deadline)? - before)
     }
 
-    /// Rounds of a test; epochs of the next test begin behind them.
-    pub fn rounds(&self) -> u32 {
-        ROUNDS
-    }
-
     /// How fast this device reads from `peer` by its copy engine, bytes a second; the fastest of some copies.
     pub fn rate_from(&self, peer: &DeviceSpan, deadline: Deadline) -> Result<f64, DeviceError> {
         let there = self.peer_address(peer)?;
@@ -81,18 +80,18 @@ impl LinkEnd {
         for _ in 0..COPIES {
             begin.record(&self.stream)?;
             // SAFETY: both ends have these bytes and live until the copy has run, which is waited for.
-            unsafe { self.stream.copy(self.memory.address() + BULK, there + BULK, BULK_BYTES)? };
+            unsafe { self.stream.copy(self.memory.address() + BULK, there + BULK, self.bulk)? };
             end.record(&self.stream)?;
             end.wait(deadline)?;
             fastest = fastest.min(end.microseconds_since(&begin)?);
         }
-        Ok(BULK_BYTES as f64 / fastest * 1e6)
+        Ok(self.bulk as f64 / fastest * 1e6)
     }
 
     fn peer_address(&self, peer: &DeviceSpan) -> Result<u64, DeviceError> {
         let place = peer.place();
-        if place.bytes < BULK + BULK_BYTES {
-            let what = format!("an end of a link test has {} bytes", BULK + BULK_BYTES);
+        if place.bytes < BULK + self.bulk {
+            let what = format!("an end of a link test has {} bytes", BULK + self.bulk);
             return Err(DeviceError::BadHandle { bytes: place.bytes, what });
         }
         Ok(place.address)
@@ -128,7 +127,7 @@ impl LinkEnd {
             abort: verdict + size_of::<Verdict>() as u64,
             limit: u64::try_from(deadline.remaining().as_nanos()).unwrap_or(u64::MAX),
             words: WORDS,
-            rounds: ROUNDS,
+            rounds: Self::ROUNDS,
             first,
             writes: u32::from(writes),
         };

@@ -5,11 +5,13 @@
 //! build; every unsafe call of the driver stands in this folder.
 
 mod allocation;
+mod bridge;
 mod cache;
 pub mod collective;
 mod contents;
 mod driver;
 mod error;
+mod gate;
 mod gpu;
 mod graph;
 mod inspect;
@@ -25,17 +27,19 @@ mod table;
 mod tests;
 
 pub use allocation::DeviceMemory;
+pub use bridge::Bridge;
 pub use cache::{kept, machine_code};
 pub use contents::{Contents, DeviceBox};
 pub use driver::Driver;
 pub use error::DeviceError;
+pub use gate::StreamGate;
 pub use gpu::{Device, DeviceProperties};
 pub use graph::{Capture, Graph};
 pub use inspect::{Inspected, Origin, inspect};
 pub use kernels::{KERNELS, Kernels, PACK_WARPS};
 pub use link::LinkEnd;
-pub use moves::{ENGINE_FROM, EngineCopy, Mover, Moves, Place, Work};
+pub use moves::{ENGINE_FROM, Mover, Moves, Place, Work};
 pub use nvrtc::{Compiled, Compiler};
 pub use share::{PeerMemory, SharedBuffer, SharedHandle, share};
-pub use stream::{Event, Pinned, Stream, Strided};
-pub use table::{DeviceSpan, EngineTable, Flags, MoveTable};
+pub use stream::{End, Event, Pinned, Rows, Stream};
+pub use table::{DeviceSpan, EngineTable, Flags, MoveTable, uploaded};

@@ -3,6 +3,7 @@
 //! memory is an error; units keep the order of the boxes.
 
 use super::params::{NONE, Piece, Unit};
+use super::stream::Rows;
 use crate::memory::MemoryError;
 use crate::memory::copy::{BoxCopy, CopyDimension, CopyTable};
 use std::ops::Range;
@@ -45,26 +46,9 @@ pub struct Work {
     pub local: bool,
 }
 
-/// Rows for the copy engine; steps in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EngineCopy {
-    /// First byte.
-    pub source: u64,
-    /// First byte.
-    pub destination: u64,
-    /// Step.
-    pub source_step: u64,
-    /// Step.
-    pub destination_step: u64,
-    /// Bytes of a row.
-    pub run: u64,
-    /// Rows.
-    pub rows: u64,
-}
-
-impl EngineCopy {
+impl Rows {
     /// Whether one run goes on where another ends, on both sides.
-    pub fn is_continued_by(&self, next: &EngineCopy) -> bool {
+    pub fn is_continued_by(&self, next: &Rows) -> bool {
         self.rows == 1
             && next.rows == 1
             && self.source + self.run == next.source
@@ -72,7 +56,7 @@ impl EngineCopy {
     }
 
     /// Takes a run that continues it.
-    pub fn extend(&mut self, next: &EngineCopy) {
+    pub fn extend(&mut self, next: &Rows) {
         self.run += next.run;
         (self.source_step, self.destination_step) = (self.run, self.run);
     }
@@ -86,7 +70,7 @@ pub struct Moves {
     /// For the kernel, in order.
     pub units: Vec<Unit>,
     /// For the copy engine.
-    pub engine: Vec<EngineCopy>,
+    pub engine: Vec<Rows>,
     /// Units per report.
     pub reported: Vec<u32>,
 }
@@ -148,15 +132,7 @@ impl Moves {
     }
 
     fn add_engine(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64) {
-        let Some((row, outer)) = loops.split_last() else {
-            let (source_step, destination_step) = (run, run);
-            self.engine.push(EngineCopy { source, destination, source_step, destination_step, run, rows: 1 });
-            return;
-        };
-        for_each(outer, source, destination, &mut |source, destination| {
-            let (source_step, destination_step) = (row.source, row.destination);
-            self.engine.push(EngineCopy { source, destination, source_step, destination_step, run, rows: row.extent });
-        });
+        for_each(loops, run, source, destination, &mut |rows| self.engine.push(rows));
     }
 
     fn add_kernel(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64, unit: u64, work: &Work) {
@@ -178,7 +154,7 @@ impl Moves {
     fn add_rows(&mut self, source: u64, destination: u64, loops: &[CopyDimension], run: u64, unit: u64, work: &Work) {
         let shape = shape(loops, run);
         let steps = loops.iter().fold(0, |bits, step| bits | step.source | step.destination);
-        for_each(&shape.outer, source, destination, &mut |source, destination| {
+        for_each_start(&shape.outer, source, destination, &mut |source, destination| {
             let piece = self.pieces.len() as u32;
             self.pieces.push(Piece {
                 source,
@@ -266,11 +242,28 @@ fn shape(loops: &[CopyDimension], run: u64) -> Shape {
     Shape { outer, plane, row, run }
 }
 
+/// Largest step of rows that a copy engine takes.
+const LARGEST_STEP: u64 = i32::MAX as u64;
+
+/// Calls `each` for a box as rows that a copy engine takes, the innermost loop at once where its steps allow it.
+pub(super) fn for_each(loops: &[CopyDimension], run: u64, source: u64, destination: u64, each: &mut impl FnMut(Rows)) {
+    let fits = |step: u64| (run..=LARGEST_STEP).contains(&step);
+    let (outer, rows, source_step, destination_step) = match loops.split_last() {
+        Some((row, outer)) if fits(row.source) && fits(row.destination) => {
+            (outer, row.extent, row.source, row.destination)
+        }
+        _ => (loops, 1, run, run),
+    };
+    for_each_start(outer, source, destination, &mut |source, destination| {
+        each(Rows { source, destination, source_step, destination_step, run, rows });
+    });
+}
+
 /// Calls `each` for every combination of the loops.
-fn for_each(loops: &[CopyDimension], source: u64, destination: u64, each: &mut impl FnMut(u64, u64)) {
+fn for_each_start(loops: &[CopyDimension], source: u64, destination: u64, each: &mut impl FnMut(u64, u64)) {
     let Some((outer, inner)) = loops.split_first() else { return each(source, destination) };
     for round in 0..outer.extent {
-        for_each(inner, source + round * outer.source, destination + round * outer.destination, each);
+        for_each_start(inner, source + round * outer.source, destination + round * outer.destination, each);
     }
 }
 

@@ -5,6 +5,7 @@ use super::error::DeviceError;
 use super::gpu::Device;
 use crate::base::{Backoff, Deadline};
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 
@@ -35,13 +36,18 @@ impl Stream {
     ///
     /// # Safety
     /// It must be a stream of `device`'s primary context and live as long as this object.
-    pub unsafe fn from_raw(device: &Device, handle: *mut std::ffi::c_void) -> Self {
+    pub unsafe fn from_raw(device: &Device, handle: *mut c_void) -> Self {
         Self { device: device.clone(), handle: handle.cast(), owned: false }
     }
 
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Tells it from other streams of the process.
+    pub fn identity(&self) -> usize {
+        self.handle as usize
     }
 
     pub(super) fn handle(&self) -> CUstream {
@@ -59,29 +65,46 @@ impl Stream {
         self.device.check("cuMemcpyAsync", result)
     }
 
-    /// Copies `rows` rows of `run` bytes; steps in bytes.
+    /// Copies rows between `from` and `to`, which stand for the first bytes that `rows` names.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy), for all rows.
-    pub unsafe fn copy_rows(&self, to: Strided, from: Strided, run: u64, rows: u64) -> Result<(), DeviceError> {
+    /// As [`copy`](Self::copy), for all rows; memory of the host may be pageable.
+    pub unsafe fn copy_between(&self, to: End, from: End, rows: Rows) -> Result<(), DeviceError> {
         let _current = self.device.enter()?;
+        if rows.rows == 1 {
+            let (bytes, stream) = (rows.run as usize, self.handle);
+            // SAFETY: the caller's promise.
+            let result = unsafe {
+                match (to, from) {
+                    (End::Host(to), End::Device(from)) => {
+                        sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, stream)
+                    }
+                    (End::Device(to), End::Host(from)) => {
+                        sys::cuMemcpyHtoDAsync_v2(to, from as *const c_void, bytes, stream)
+                    }
+                    _ => sys::cuMemcpyAsync(to.address(), from.address(), bytes, stream),
+                }
+            };
+            return self.device.check("cuMemcpyAsync", result);
+        }
+        let ((from_kind, from_host, from_device), (to_kind, to_host, to_device)) = (from.parts(), to.parts());
         let copy = sys::CUDA_MEMCPY2D {
             srcXInBytes: 0,
             srcY: 0,
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-            srcHost: std::ptr::null(),
-            srcDevice: from.address,
+            srcMemoryType: from_kind,
+            srcHost: from_host,
+            srcDevice: from_device,
             srcArray: std::ptr::null_mut(),
-            srcPitch: from.step as usize,
+            srcPitch: rows.source_step as usize,
             dstXInBytes: 0,
             dstY: 0,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-            dstHost: std::ptr::null_mut(),
-            dstDevice: to.address,
+            dstMemoryType: to_kind,
+            dstHost: to_host,
+            dstDevice: to_device,
             dstArray: std::ptr::null_mut(),
-            dstPitch: to.step as usize,
-            WidthInBytes: run as usize,
-            Height: rows as usize,
+            dstPitch: rows.destination_step as usize,
+            WidthInBytes: rows.run as usize,
+            Height: rows.rows as usize,
         };
         // SAFETY: the structure is live during the call; the ranges are the caller's promise.
         self.device.check("cuMemcpy2DAsync", unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.handle) })
@@ -158,13 +181,46 @@ impl Drop for Stream {
     }
 }
 
-/// Rows on one side of a copy.
+/// Rows of a copy; steps in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Strided {
+pub struct Rows {
     /// First byte.
-    pub address: u64,
-    /// Bytes from row to row.
-    pub step: u64,
+    pub source: u64,
+    /// First byte.
+    pub destination: u64,
+    /// Step.
+    pub source_step: u64,
+    /// Step.
+    pub destination_step: u64,
+    /// Bytes of a row.
+    pub run: u64,
+    /// Rows.
+    pub rows: u64,
+}
+
+/// Where one end of a copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// On a device, or wherever the driver finds the address.
+    Device(u64),
+    /// On the host.
+    Host(u64),
+}
+
+impl End {
+    fn address(self) -> u64 {
+        match self {
+            Self::Device(address) | Self::Host(address) => address,
+        }
+    }
+
+    /// Kind of memory, pointer on the host, address on a device.
+    fn parts(self) -> (sys::CUmemorytype, *mut c_void, u64) {
+        match self {
+            Self::Device(address) => (sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED, std::ptr::null_mut(), address),
+            Self::Host(address) => (sys::CUmemorytype::CU_MEMORYTYPE_HOST, address as *mut c_void, 0),
+        }
+    }
 }
 
 /// A mark in a stream.

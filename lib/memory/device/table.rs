@@ -6,10 +6,10 @@ use super::allocation::DeviceMemory;
 use super::error::DeviceError;
 use super::gpu::Device;
 use super::kernels::{Kernels, PACK_WARPS};
-use super::moves::{EngineCopy, Moves, Place};
+use super::moves::{Moves, Place};
 use super::params::{PHASE_AWAIT, PHASE_CLOSE, PHASE_MOVE, PHASE_OPEN, Piece, Report, Start, Unit, Verdict};
 use super::share::PeerMemory;
-use super::stream::{Pinned, Stream, Strided};
+use super::stream::{End, Pinned, Rows, Stream};
 use crate::base::Deadline;
 use crate::memory::Buffer;
 use std::any::Any;
@@ -219,24 +219,24 @@ impl fmt::Debug for MoveTable {
 /// Copies by the engine alone, which the host orders.
 #[derive(Debug)]
 pub struct EngineTable {
-    copies: Vec<EngineCopy>,
+    copies: Vec<Rows>,
     _spans: Vec<DeviceSpan>,
 }
 
 impl EngineTable {
     /// Copies that were lowered over `spans`.
-    pub fn new(copies: Vec<EngineCopy>, spans: Vec<DeviceSpan>) -> Self {
+    pub fn new(copies: Vec<Rows>, spans: Vec<DeviceSpan>) -> Self {
         Self { copies, _spans: spans }
     }
 
     /// The copies.
-    pub fn copies(&self) -> &[EngineCopy] {
+    pub fn copies(&self) -> &[Rows] {
         &self.copies
     }
 
     /// Puts copies `ranges` on `stream`, neighbours that continue each other as one.
     pub fn run(&self, stream: &Stream, ranges: impl Iterator<Item = Range<usize>>) -> Result<(), DeviceError> {
-        let mut open: Option<EngineCopy> = None;
+        let mut open: Option<Rows> = None;
         for copy in ranges.flat_map(|range| &self.copies[range]) {
             match &mut open {
                 Some(last) if last.is_continued_by(copy) => last.extend(copy),
@@ -252,17 +252,10 @@ impl EngineTable {
 }
 
 /// Puts copies on a stream whose places were checked.
-fn run_copies(stream: &Stream, copies: &[EngineCopy]) -> Result<(), DeviceError> {
+fn run_copies(stream: &Stream, copies: &[Rows]) -> Result<(), DeviceError> {
     for copy in copies {
-        if copy.rows == 1 {
-            // SAFETY: inside places that the table keeps mapped.
-            unsafe { stream.copy(copy.destination, copy.source, copy.run)? };
-        } else {
-            let to = Strided { address: copy.destination, step: copy.destination_step };
-            let from = Strided { address: copy.source, step: copy.source_step };
-            // SAFETY: as above, for every row.
-            unsafe { stream.copy_rows(to, from, copy.run, copy.rows)? };
-        }
+        // SAFETY: every row lies inside places that the table keeps mapped.
+        unsafe { stream.copy_between(End::Device(copy.destination), End::Device(copy.source), *copy)? };
     }
     Ok(())
 }
@@ -297,17 +290,25 @@ fn upload<const N: usize>(
         *offset = total;
         total += (table.len() as u64).next_multiple_of(64);
     }
-    let memory = DeviceMemory::new(device, total)?;
-    let mut staged = Pinned::new(device, total)?;
+    let mut bytes = vec![0; total as usize];
     for (offset, table) in offsets.iter().zip(&tables) {
-        staged.bytes_mut()[*offset as usize..][..table.len()].copy_from_slice(table);
+        bytes[*offset as usize..][..table.len()].copy_from_slice(table);
     }
-    let stream = Stream::new(device)?;
-    if total > 0 {
-        // SAFETY: both have `total` bytes and live until the copy has run, which is waited for.
-        unsafe { stream.copy(memory.address(), staged.device_address(), total)? };
-    }
-    stream.synchronize(deadline)?;
+    let memory = uploaded(device, &bytes, deadline)?;
     let addresses = offsets.map(|offset| memory.address() + offset);
     Ok((memory, addresses))
+}
+
+/// Device memory that holds `bytes`.
+pub fn uploaded(device: &Device, bytes: &[u8], deadline: Deadline) -> Result<DeviceMemory, DeviceError> {
+    let memory = DeviceMemory::new(device, bytes.len() as u64)?;
+    if !bytes.is_empty() {
+        let mut staged = Pinned::new(device, bytes.len() as u64)?;
+        staged.bytes_mut().copy_from_slice(bytes);
+        let stream = Stream::new(device)?;
+        // SAFETY: both have these bytes and live until the copy has run, which is waited for.
+        unsafe { stream.copy(memory.address(), staged.device_address(), staged.bytes())? };
+        stream.synchronize(deadline)?;
+    }
+    Ok(memory)
 }

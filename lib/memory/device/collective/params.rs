@@ -229,6 +229,8 @@ pub struct Call {
     pub output: u64,
     /// All-reduce and broadcast: bytes of the buffer. All-gather and reduce-scatter: bytes of one rank's share.
     pub bytes: u64,
+    /// All-gather and reduce-scatter: bytes from the start of a share to that of the next, in the output or the input.
+    pub stride: u64,
     /// Device address of the addresses of all ranks' inputs, or 0: staging is used.
     pub inputs: u64,
     /// Device address of the addresses of all ranks' outputs, or 0.
@@ -273,6 +275,14 @@ pub struct NormCall {
     pub(super) unused: u32,
 }
 
+impl NormCall {
+    /// Nothing but the all-reduce.
+    pub const fn new(call: Call) -> Self {
+        let (residual, residual_output, weight, scale) = (0, 0, 0, 0);
+        Self { call, residual, residual_output, weight, scale, tokens: 0, hidden: 0, epsilon: 0.0, unused: 0 }
+    }
+}
+
 /// Where things are in a channel's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelLayout {
@@ -304,5 +314,5 @@ impl ChannelLayout {
 const _: () = assert!(size_of::<Header>() == 32);
 const _: () = assert!(size_of::<CollectiveVerdict>() == 104);
 const _: () = assert!(size_of::<Channel>() == 640);
-const _: () = assert!(size_of::<Call>() == 744);
-const _: () = assert!(size_of::<NormCall>() == 792);
+const _: () = assert!(size_of::<Call>() == 752);
+const _: () = assert!(size_of::<NormCall>() == 800);

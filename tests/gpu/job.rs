@@ -1,0 +1,167 @@
+//! Jobs of the GPU tests. In: kinds, cases, environments. Out: their outcomes. Guarantee: a job ends within its limit; a case
+//! without an outcome, and an end that was not expected, is a failure with all that was said.
+
+use crate::collective::{apart, here};
+use crate::results::{MARK, Outcome};
+use crate::{case, faults, trapped, ways};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Longest job.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// What jobs run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// Two GPUs or more.
+    Gpus,
+    /// A driver that stands in for two, and runs no kernels.
+    StandIn,
+}
+
+/// A job to be started.
+pub(crate) struct Job {
+    ranks: u32,
+    kind: &'static str,
+    cases: Vec<String>,
+    environment: Vec<(&'static str, &'static str)>,
+    /// Whether it has a cache of its own, empty.
+    fresh_cache: bool,
+    /// A job that is meant to fail, and what it must say.
+    expects: Option<&'static str>,
+}
+
+/// Everything through memory of the hosts.
+const OFF: (&str, &str) = ("CROSSMESH_PEER_ACCESS", "off");
+/// Two domains, joined by TCP.
+const TWO_DOMAINS: (&str, &str) = ("CROSSMESH_DOMAINS", "2");
+
+impl Job {
+    fn new(ranks: u32, kind: &'static str, cases: &[&str]) -> Self {
+        let cases = cases.iter().map(|case| case.to_string()).collect();
+        Self { ranks, kind, cases, environment: Vec::new(), fresh_cache: false, expects: None }
+    }
+
+    fn with(mut self, variable: (&'static str, &'static str)) -> Self {
+        self.environment.push(variable);
+        self
+    }
+
+    /// Meant to fail with these words.
+    fn failing(self, words: &'static str) -> Self {
+        Self { expects: Some(words), ..self }
+    }
+
+    /// Whether it is of this kind.
+    pub(crate) fn is_of(&self, kind: &str) -> bool {
+        self.kind == kind
+    }
+
+    /// All of them.
+    pub(crate) fn all(machine: Machine) -> Vec<Job> {
+        let (without_kernels, mut jobs) = (Self::without_kernels(), Vec::new());
+        if machine == Machine::StandIn {
+            return without_kernels;
+        }
+        jobs.push(Self::new(2, "links", &[]));
+        for ranks in [2, 3, 4, 8] {
+            jobs.push(Self::new(ranks, "move", &case::names(ranks)));
+        }
+        for way in [OFF, TWO_DOMAINS] {
+            jobs.push(
+                Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way),
+            );
+        }
+        jobs.push(Self::new(1, "here", &here::NAMES));
+        jobs.push(Self::new(2, "collective", &apart::NAMES));
+        jobs.push(Self::new(4, "collective", &apart::SHARED));
+        jobs.push(Self::new(2, "ways", &ways::NAMES));
+        for way in [OFF, TWO_DOMAINS] {
+            jobs.push(Self::new(2, "ways", &["ordered"]).with(way));
+        }
+        jobs.push(Self::new(2, "traps", &["pairs"]));
+        jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
+        jobs.extend(without_kernels);
+        jobs.extend(Self::faults());
+        jobs
+    }
+
+    /// Jobs in which copy engines and hosts move everything.
+    fn without_kernels() -> Vec<Job> {
+        let mut jobs = vec![Self::new(8, "traps", &trapped::NAMES)];
+        jobs.push(Self::new(8, "traps", &["on-gpus"]).with(OFF));
+        jobs.push(Self::new(8, "traps", &["on-gpus", "any-memory"]).with(TWO_DOMAINS));
+        jobs.push(Self::new(8, "traps", &["on-gpus"]).with(("CROSSMESH_MAPPED", "staged")));
+        jobs.push(Self::new(2, "traps", &["pairs"]).with(OFF));
+        jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]));
+        jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(OFF));
+        jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(TWO_DOMAINS));
+        jobs
+    }
+
+    fn faults() -> Vec<Job> {
+        let fault = |case| Self::new(2, "faults", &[case]);
+        let mut jobs = vec![Self::new(2, "faults", &faults::NAMES)];
+        jobs.push(fault("killed").failing("rank 1"));
+        jobs.push(fault("killed").with(OFF).failing("rank 1"));
+        jobs.push(fault("killed").with(TWO_DOMAINS).failing("rank 1"));
+        jobs.push(Self::new(4, "faults", &["killed"]).failing("rank 1"));
+        jobs.push(fault("after"));
+        jobs.push(fault("after").with(("CROSSMESH_CACHE", "/proc/nobody-writes-here")));
+        let missing = fault("no-compiler").with(("CROSSMESH_NVRTC", "/nonexistent/libnvrtc.so"));
+        jobs.push(missing.with(("CROSSMESH_CACHE", "/nonexistent")));
+        for case in ["damaged-kernels", "newer-compiler"] {
+            jobs.push(Self { fresh_cache: true, ..fault(case) });
+        }
+        jobs
+    }
+
+    /// Runs it; its outcomes.
+    pub(crate) fn run(&self) -> Vec<Outcome> {
+        let settings: Vec<String> = self.environment.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+        let name = format!("{} ranks, {} {}{}", self.ranks, self.kind, self.cases.join(" "), settings.concat());
+        println!("== {name}");
+        let began = Instant::now();
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", &LIMIT.as_secs().to_string()]).arg(command_path());
+        command.args(["run", "--starter", "local", "-n", &self.ranks.to_string(), "--prefix", "never", "--"]);
+        command.arg(std::env::current_exe().expect("this binary has a path"));
+        command.arg("rank").arg(self.kind).args(&self.cases).envs(self.environment.iter().copied());
+        let cache = self.fresh_cache.then(|| tempfile::tempdir().expect("a folder for the cache"));
+        command.envs(cache.iter().map(|cache| ("CROSSMESH_CACHE", cache.path().join("kernels"))));
+        let output = command.output().expect("timeout can be started");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mut outcomes: Vec<Outcome> = text
+            .lines()
+            .filter_map(|line| line.split_once(MARK))
+            .map(|(_, json)| serde_json::from_str(json).expect("a result is JSON"))
+            .collect();
+        for outcome in &mut outcomes {
+            outcome.case.push_str(&settings.concat().replace("CROSSMESH_", ""));
+            println!("{}", outcome.line());
+        }
+        let as_expected = match self.expects {
+            None => output.status.success() && outcomes.len() == self.cases.len().max(1),
+            Some(words) => !output.status.success() && errors.contains(words),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        println!("   {seconds:.1} s");
+        if !as_expected {
+            println!("{text}\n{errors}");
+            outcomes.push(Outcome::failed(&name, self.ranks, format!("exit {:?}", output.status.code())));
+        } else if self.expects.is_some() {
+            outcomes.push(Outcome::passed(&name, self.ranks).with("seconds", seconds));
+        }
+        outcomes
+    }
+}
+
+/// The `crossmesh` command: named, or beside this binary or its folder.
+fn command_path() -> PathBuf {
+    let named = std::env::var_os("CROSSMESH_TEST_BIN").map(PathBuf::from);
+    let this = std::env::current_exe().expect("this binary has a path");
+    let beside = this.ancestors().skip(1).take(2).map(|folder| folder.join("crossmesh")).find(|path| path.is_file());
+    named.or(beside).expect("no crossmesh command: build it, or set CROSSMESH_TEST_BIN")
+}

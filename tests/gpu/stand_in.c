@@ -1,0 +1,306 @@
+// Stands in for the CUDA driver on a machine without one: libcuda.so.1 over memory of the host. In: calls of the driver
+// interface, STAND_IN_DEVICES (2). Out: what the driver would answer. Guarantee: memory, mappings, descriptors and copies
+// are real, across processes too; streams are done at once; kernels are accepted and not run, so only what copy engines and
+// hosts move can be tested with it.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+enum { SUCCESS = 0, INVALID = 1, OUT_OF_MEMORY = 2, PINNED_BEFORE = 712, NOT_SUPPORTED = 801 };
+enum { KIND_MALLOC = 1, KIND_POOL, KIND_VIRTUAL };
+enum { GRANULARITY = 2 << 20, MOST = 4096 };
+
+// Device memory of this process.
+struct range {
+  u64 base, bytes;
+  int device, kind;
+  struct handle *handle;
+};
+// A physical allocation: its descriptor, whether it may be exported, how many hold it.
+struct handle {
+  int descriptor, device, exportable, references;
+  u64 bytes;
+};
+static struct range ranges[MOST];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread u64 contexts[64];
+static __thread int depth;
+
+static int devices(void) {
+  const char *text = getenv("STAND_IN_DEVICES");
+  return text ? atoi(text) : 2;
+}
+static int current(void) { return depth > 0 ? (int)contexts[depth - 1] - 1 : 0; }
+
+static struct range *find(u64 address) {
+  for (int at = 0; at < MOST; ++at)
+    if (ranges[at].base != 0 && address >= ranges[at].base && address < ranges[at].base + ranges[at].bytes)
+      return &ranges[at];
+  return NULL;
+}
+static int add(u64 base, u64 bytes, int device, int kind, struct handle *handle) {
+  pthread_mutex_lock(&lock);
+  int result = OUT_OF_MEMORY;
+  for (int at = 0; at < MOST && result != SUCCESS; ++at)
+    if (ranges[at].base == 0) {
+      ranges[at] = (struct range){base, bytes, device, kind, handle};
+      result = SUCCESS;
+    }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+static int drop(u64 base) {
+  pthread_mutex_lock(&lock);
+  struct range *range = find(base);
+  int result = range && range->base == base ? SUCCESS : INVALID;
+  if (result == SUCCESS) range->base = 0;
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+int cuInit(unsigned flags) { return flags; }
+int cuDriverGetVersion(int *version) { return *version = 13000, SUCCESS; }
+int cuDeviceGetCount(int *count) { return *count = devices(), SUCCESS; }
+int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
+int cuDeviceGetName(char *name, int size, int device) { return snprintf(name, size, "stand-in %d", device), SUCCESS; }
+int cuDeviceGetPCIBusId(char *name, int size, int device) { return snprintf(name, size, "0000:%02X:00.0", device + 1), SUCCESS; }
+int cuDeviceGetUuid_v2(char *uuid, int device) { return memset(uuid, device + 1, 16), SUCCESS; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  (void)device;
+  *value = attribute == 16 ? 4 : attribute == 75 ? 9 : 0;
+  return SUCCESS;
+}
+int cuDeviceCanAccessPeer(int *able, int device, int peer) { return (void)device, (void)peer, *able = 1, SUCCESS; }
+int cuDevicePrimaryCtxRetain(u64 *context, int device) { return *context = device + 1, SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, SUCCESS; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return (void)device, *flags = 0, *active = 1, SUCCESS; }
+int cuCtxPushCurrent_v2(u64 context) { return contexts[depth++] = context, SUCCESS; }
+int cuCtxPopCurrent_v2(u64 *context) { return *context = contexts[--depth], SUCCESS; }
+int cuCtxSetCurrent(u64 context) { return depth = depth ? depth : 1, contexts[depth - 1] = context, SUCCESS; }
+int cuCtxGetCurrent(u64 *context) { return *context = depth ? contexts[depth - 1] : 0, SUCCESS; }
+int cuCtxEnablePeerAccess(u64 context, unsigned flags) { return (void)context, flags; }
+int cuCtxSynchronize(void) { return SUCCESS; }
+int cuGetErrorName(int code, const char **text) {
+  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STAND_IN";
+  return SUCCESS;
+}
+int cuGetErrorString(int code, const char **text) { return (void)code, *text = "the stand-in refuses it", SUCCESS; }
+
+// Streams and events: everything is done when the call returns.
+static u64 now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (u64)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+static int made(u64 **out) { return (*out = calloc(1, 8)) ? SUCCESS : OUT_OF_MEMORY; }
+int cuStreamCreate(u64 **stream, unsigned flags) { return (void)flags, made(stream); }
+int cuStreamDestroy_v2(u64 *stream) { return free(stream), SUCCESS; }
+int cuStreamQuery(u64 *stream) { return (void)stream, SUCCESS; }
+int cuStreamSynchronize(u64 *stream) { return (void)stream, SUCCESS; }
+int cuStreamWaitEvent(u64 *stream, u64 *event, unsigned flags) { return (void)stream, (void)event, flags; }
+int cuStreamWaitValue32_v2(u64 *stream, u64 at, unsigned value, unsigned flags) {
+  return (void)stream, (void)at, (void)value, (void)flags, SUCCESS;
+}
+int cuStreamIsCapturing(u64 *stream, int *status) { return *status = stream ? (int)*stream : 0, SUCCESS; }
+int cuStreamBeginCapture_v2(u64 *stream, int mode) { return (void)mode, *stream = 1, SUCCESS; }
+int cuStreamEndCapture(u64 *stream, u64 **graph) { return *stream = 0, made(graph); }
+int cuGraphInstantiateWithFlags(u64 **executable, u64 *graph, u64 flags) { return (void)graph, (void)flags, made(executable); }
+int cuGraphLaunch(u64 *executable, u64 *stream) { return (void)executable, (void)stream, SUCCESS; }
+int cuGraphDestroy(u64 *graph) { return free(graph), SUCCESS; }
+int cuGraphExecDestroy(u64 *executable) { return free(executable), SUCCESS; }
+int cuEventCreate(u64 **event, unsigned flags) { return (void)flags, made(event); }
+int cuEventDestroy_v2(u64 *event) { return free(event), SUCCESS; }
+int cuEventRecord(u64 *event, u64 *stream) { return (void)stream, *event = now(), SUCCESS; }
+int cuEventQuery(u64 *event) { return (void)event, SUCCESS; }
+int cuEventElapsedTime_v2(float *milliseconds, u64 *first, u64 *last) { return *milliseconds = (*last - *first) / 1e6f, SUCCESS; }
+int cuModuleLoadData(u64 **module, const void *image) { return (void)image, made(module); }
+int cuModuleGetFunction(u64 **function, u64 *module, const char *name) { return (void)name, *function = module, SUCCESS; }
+int cuLaunchKernel(void *function) { return (void)function, SUCCESS; }
+
+// Copies.
+int cuMemcpyAsync(u64 to, u64 from, size_t bytes, u64 *stream) { return (void)stream, memmove((void *)to, (void *)from, bytes), SUCCESS; }
+int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t bytes, u64 *stream) { return find(from) ? cuMemcpyAsync((u64)to, from, bytes, stream) : INVALID; }
+int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, u64 *stream) { return find(to) ? cuMemcpyAsync(to, (u64)from, bytes, stream) : INVALID; }
+int cuMemcpyDtoH_v2(void *to, u64 from, size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, NULL); }
+int cuMemcpyHtoD_v2(u64 to, const void *from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, NULL); }
+int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, u64 *stream) { return (void)stream, memset((void *)at, byte, bytes), SUCCESS; }
+int cuMemsetD8_v2(u64 at, unsigned char byte, size_t bytes) { return cuMemsetD8Async(at, byte, bytes, NULL); }
+struct side {
+  size_t x, y;
+  int kind;
+  const void *host;
+  u64 device;
+  void *array;
+  size_t pitch;
+};
+struct copy {
+  struct side from, to;
+  size_t width, height;
+};
+int cuMemcpy2DAsync_v2(const struct copy *copy, u64 *stream) {
+  (void)stream;
+  const struct side *sides[] = {&copy->from, &copy->to};
+  char *start[2];
+  for (int at = 0; at < 2; ++at) {
+    if (sides[at]->pitch < copy->width || sides[at]->pitch > INT32_MAX) return INVALID;
+    start[at] = sides[at]->kind == 1 ? (char *)sides[at]->host : (char *)sides[at]->device;
+  }
+  for (size_t row = 0; row < copy->height; ++row)
+    memmove(start[1] + row * copy->to.pitch, start[0] + row * copy->from.pitch, copy->width);
+  return SUCCESS;
+}
+
+// Memory of the host.
+int cuMemHostAlloc(void **out, size_t bytes, unsigned flags) { return (void)flags, posix_memalign(out, 4096, bytes) ? OUT_OF_MEMORY : SUCCESS; }
+int cuMemFreeHost(void *start) { return free(start), SUCCESS; }
+int cuMemHostGetDevicePointer_v2(u64 *out, void *start, unsigned flags) { return *out = (u64)start, flags; }
+int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) { return (void)start, (void)bytes, (void)flags, SUCCESS; }
+int cuMemHostUnregister(void *start) { return (void)start, SUCCESS; }
+
+// Memory of devices. That of cudaMalloc lies in a file of the shared memory file system, whose name is its handle.
+struct ipc {
+  char name[64];
+};
+int cuMemGetInfo_v2(size_t *left, size_t *all) { return *left = *all = (size_t)1 << 37, SUCCESS; }
+static void name_of(u64 base, char *name) { snprintf(name, 64, "/stand-in-%d-%llx", getpid(), base); }
+static void *map_file(const char *name, int flags, size_t bytes) {
+  int file = shm_open(name, O_RDWR | flags, 0600);
+  if (file < 0) return MAP_FAILED;
+  if (flags && ftruncate(file, bytes)) return MAP_FAILED;
+  struct stat status;
+  fstat(file, &status);
+  void *start = mmap(NULL, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  return start;
+}
+int cuMemAlloc_v2(u64 *out, size_t bytes) {
+  static int count;
+  struct ipc temporary, name;
+  snprintf(temporary.name, 64, "/stand-in-%d-new%d", getpid(), __sync_fetch_and_add(&count, 1));
+  void *start = map_file(temporary.name, O_CREAT | O_EXCL, bytes);
+  if (start == MAP_FAILED) return OUT_OF_MEMORY;
+  name_of((u64)start, name.name);
+  char from[96], to[96];
+  snprintf(from, 96, "/dev/shm%s", temporary.name);
+  snprintf(to, 96, "/dev/shm%s", name.name);
+  rename(from, to);
+  return add((u64)(*out = (u64)start), bytes, current(), KIND_MALLOC, NULL);
+}
+int cuMemFree_v2(u64 base) {
+  struct ipc name;
+  name_of(base, name.name);
+  shm_unlink(name.name);
+  return drop(base);
+}
+int cuMemAllocAsync(u64 *out, size_t bytes, u64 *stream) {
+  (void)stream;
+  void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return start == MAP_FAILED ? OUT_OF_MEMORY : add(*out = (u64)start, bytes, current(), KIND_POOL, NULL);
+}
+int cuMemFreeAsync(u64 base, u64 *stream) { return (void)stream, drop(base); }
+int cuIpcGetMemHandle(struct ipc *handle, u64 base) { return name_of(base, handle->name), SUCCESS; }
+int cuIpcOpenMemHandle_v2(u64 *out, struct ipc handle, unsigned flags) {
+  (void)flags;
+  void *start = map_file(handle.name, 0, 0);
+  return start == MAP_FAILED ? INVALID : (*out = (u64)start, SUCCESS);
+}
+int cuIpcCloseMemHandle(u64 base) { return (void)base, SUCCESS; }
+
+// The virtual memory interface.
+struct properties {
+  int type, handles, location, device;
+};
+int cuMemGetAllocationGranularity(size_t *out, const struct properties *properties, int option) {
+  return (void)properties, (void)option, *out = GRANULARITY, SUCCESS;
+}
+int cuMemCreate(struct handle **out, size_t bytes, const struct properties *properties, u64 flags) {
+  (void)flags;
+  struct handle *handle = calloc(1, sizeof *handle);
+  *handle = (struct handle){memfd_create("stand-in", MFD_CLOEXEC), properties->device, properties->handles & 1, 1, bytes};
+  *out = handle;
+  return handle->descriptor < 0 || ftruncate(handle->descriptor, bytes) ? OUT_OF_MEMORY : SUCCESS;
+}
+int cuMemRelease(struct handle *handle) {
+  if (__sync_sub_and_fetch(&handle->references, 1) == 0) {
+    close(handle->descriptor);
+    free(handle);
+  }
+  return SUCCESS;
+}
+int cuMemAddressReserve(u64 *out, size_t bytes, size_t alignment, u64 wanted, u64 flags) {
+  (void)alignment, (void)wanted, (void)flags;
+  void *start = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return start == MAP_FAILED ? OUT_OF_MEMORY : (*out = (u64)start, SUCCESS);
+}
+int cuMemAddressFree(u64 base, size_t bytes) { return munmap((void *)base, bytes) ? INVALID : SUCCESS; }
+int cuMemMap(u64 at, size_t bytes, size_t offset, struct handle *handle, u64 flags) {
+  (void)flags;
+  void *start = mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle->descriptor, offset);
+  if (start == MAP_FAILED) return INVALID;
+  __sync_add_and_fetch(&handle->references, 1);
+  return add(at, bytes, handle->device, KIND_VIRTUAL, handle);
+}
+int cuMemUnmap(u64 at, size_t bytes) {
+  struct range *range = find(at);
+  if (range == NULL) return INVALID;
+  cuMemRelease(range->handle);
+  mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return drop(at);
+}
+int cuMemSetAccess(u64 at, size_t bytes, const void *access, size_t count) { return (void)at, (void)bytes, (void)access, (void)count, SUCCESS; }
+int cuMemRetainAllocationHandle(struct handle **out, void *address) {
+  struct range *range = find((u64)address);
+  if (range == NULL || range->handle == NULL) return INVALID;
+  __sync_add_and_fetch(&range->handle->references, 1);
+  return *out = range->handle, SUCCESS;
+}
+int cuMemGetAllocationPropertiesFromHandle(struct properties *properties, struct handle *handle) {
+  return properties->handles = handle->exportable, properties->device = handle->device, SUCCESS;
+}
+int cuMemExportToShareableHandle(int *out, struct handle *handle, int kind, u64 flags) {
+  (void)kind, (void)flags;
+  return handle->exportable ? (*out = dup(handle->descriptor), SUCCESS) : NOT_SUPPORTED;
+}
+int cuMemImportFromShareableHandle(struct handle **out, void *descriptor, int kind) {
+  (void)kind;
+  struct stat status;
+  int copy = dup((int)(uintptr_t)descriptor);
+  if (copy < 0 || fstat(copy, &status)) return INVALID;
+  struct handle *handle = calloc(1, sizeof *handle);
+  *handle = (struct handle){copy, current(), 1, 1, status.st_size};
+  return *out = handle, SUCCESS;
+}
+
+// What an address is.
+int cuPointerGetAttribute(void *out, int attribute, u64 address) {
+  pthread_mutex_lock(&lock);
+  struct range *range = find(address);
+  u64 value = 0;
+  int wide = 1;
+  if (range == NULL) {
+    pthread_mutex_unlock(&lock);
+    return INVALID;
+  }
+  switch (attribute) {
+    case 2: value = 2, wide = 0; break;
+    case 9: value = range->device, wide = 0; break;
+    case 10: value = range->kind == KIND_MALLOC, wide = 0; break;
+    case 11: case 19: value = range->base; break;
+    case 12: case 18: value = range->bytes; break;
+    case 17: value = range->kind == KIND_POOL; break;
+    default: pthread_mutex_unlock(&lock); return INVALID;
+  }
+  pthread_mutex_unlock(&lock);
+  if (wide) memcpy(out, &value, 8);
+  else memcpy(out, &value, 4);
+  return SUCCESS;
+}
