@@ -288,37 +288,60 @@ __device__ __forceinline__ bool receive(const Call &call, const Turn &turn, Awai
   }
 }
 
-// Flag of a phase (0, 1, 2) that `source` sends to this block's peer on `rank`.
-__device__ __forceinline__ u64 flag_of(const Call &call, const Turn &turn, u32 rank, u32 phase, u32 source) {
-  u64 stride = (call.channel.ranks + 7) / 8 * 8;
-  u64 block = ((u64)turn.parity * PHASES + phase) * MAX_BLOCKS + blockIdx.x;
-  return call.channel.base[rank] + AT_FLAGS + 4 * (block * stride + source);
+// Flags between this block and the same block of the peer whose number the thread has, in phase 0 and parity 0: blocks
+// have at least as many threads as there are ranks.
+struct Gate {
+  u64 sent;
+  u64 awaited;
+  u64 phase_bytes;
+  bool is_busy;
+};
+
+__device__ __forceinline__ Gate gate_of(const Call &call) {
+  u32 peer = threadIdx.x, rank = call.channel.rank;
+  Gate gate;
+  gate.is_busy = peer < call.channel.ranks && peer != rank;
+  u32 row = (call.channel.ranks + 7) / 8 * 8 * 4;
+  u64 at = AT_FLAGS + blockIdx.x * row;
+  gate.sent = gate.is_busy ? call.channel.base[peer] + at + 4 * rank : 0;
+  gate.awaited = call.channel.base[rank] + at + 4 * peer;
+  gate.phase_bytes = MAX_BLOCKS * row;
+  compute_now(gate.sent);
+  compute_now(gate.awaited);
+  return gate;
 }
 
-// Tells the same block of all peers that this one has come to a phase. With `publish`, what this thread wrote before, and
-// what others of its block wrote before a barrier, is seen by them; without, only what stood before the kernels is.
-__device__ __forceinline__ void send_flags(const Call &call, const Turn &turn, u32 phase, bool publish) {
-  for (u32 peer = threadIdx.x; peer < call.channel.ranks; peer += blockDim.x) {
-    if (peer == call.channel.rank) continue;
-    if (publish) fence_acquire_release_system();
-    store_volatile_32(flag_of(call, turn, peer, phase, call.channel.rank), turn.flag);
-  }
+__device__ __forceinline__ u64 phase_of(const Gate &gate, const Turn &turn, u32 phase) {
+  return (turn.parity * PHASES + phase) * gate.phase_bytes;
 }
 
-// The block waits for the same block of all peers; whether all came.
-__device__ __forceinline__ bool await_flags(const Call &call, const Turn &turn, u32 phase, bool publish) {
-  bool came = true;
-  for (u32 peer = threadIdx.x; peer < call.channel.ranks && came; peer += blockDim.x) {
-    if (peer == call.channel.rank) continue;
-    Wait wait = {peer, WAIT_ENTER + phase, turn.flag};
-    came = wait_for_value(call, turn.sequence, wait, flag_of(call, turn, call.channel.rank, phase, peer));
-    if (publish) fence_acquire_release_system();
-  }
-  return __syncthreads_and(came);
+// Tells peers that this block has come to a phase. With `publish`, what this thread wrote before, and what others of its
+// block wrote before a barrier, is seen by them; without, only what stood before the kernels is.
+__device__ __forceinline__ void send_flags(const Turn &turn, const Gate &gate, u32 phase, bool publish) {
+  if (!gate.is_busy) return;
+  if (publish) fence_acquire_release_system();
+  store_volatile_32(gate.sent + phase_of(gate, turn, phase), turn.flag);
 }
 
-__device__ __forceinline__ bool meet(const Call &call, const Turn &turn, u32 phase, bool publish) {
+// The thread waits for its peer.
+__device__ __forceinline__ bool await_flag(const Call &call, const Turn &turn, const Gate &gate, u32 phase, bool publish) {
+  if (!gate.is_busy) return true;
+  Wait wait = {threadIdx.x, WAIT_ENTER + phase, turn.flag};
+  bool came = wait_for_value(call, turn.sequence, wait, gate.awaited + phase_of(gate, turn, phase));
+  if (publish) fence_acquire_release_system();
+  return came;
+}
+
+// The block waits for all peers; whether all came.
+__device__ __forceinline__ bool meet(const Call &call, const Turn &turn, const Gate &gate, u32 phase, bool publish) {
   __syncthreads();
-  send_flags(call, turn, phase, publish);
-  return await_flags(call, turn, phase, publish);
+  send_flags(turn, gate, phase, publish);
+  return __syncthreads_and(await_flag(call, turn, gate, phase, publish));
+}
+
+// The last meeting of a kernel.
+__device__ __forceinline__ void leave(const Call &call, const Turn &turn, const Gate &gate, bool publish) {
+  __syncthreads();
+  send_flags(turn, gate, 2, publish);
+  await_flag(call, turn, gate, 2, publish);
 }

@@ -51,25 +51,27 @@ extern "C" __global__ void __launch_bounds__(512, 1) broadcast_push(const __grid
 
 extern "C" __global__ void __launch_bounds__(512, 1) gather_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
+  Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
   Shares all = {1, call.bytes, call.bytes, call.bytes};
-  if (!open_inputs(call, turn, all, sources)) return;
+  if (!open_inputs(call, turn, gate, all, sources)) return;
   keep_own(call.input, call.output + call.channel.rank * call.stride, call.bytes);
   for (u32 step = 1; step < call.channel.ranks; ++step) {
     u32 source = turned(call, step);
     copy_pieces(sources[source], call.output + source * call.stride, call.bytes);
   }
-  if (call.parts & PART_LEAVE) meet(call, turn, 2, false);
+  if (call.parts & PART_LEAVE) leave(call, turn, gate, false);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) broadcast_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
+  Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
   bool is_root = call.channel.rank == call.root;
   Shares all = {is_root, call.bytes, call.bytes, call.bytes};
-  if (!open_inputs(call, turn, all, sources)) return;
+  if (!open_inputs(call, turn, gate, all, sources)) return;
   keep_own(is_root ? call.input : sources[call.root], call.output, call.bytes);
-  if (call.parts & PART_LEAVE) meet(call, turn, 2, false);
+  if (call.parts & PART_LEAVE) leave(call, turn, gate, false);
 }

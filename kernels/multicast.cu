@@ -65,10 +65,11 @@ __device__ __forceinline__ void reduce_shard(const Call &) { __trap(); }
 #endif
 
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_multicast(const __grid_constant__ Call call) {
+  Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin(call);
   announce(call, turn);
-  if (!__syncthreads_and(turn.sound) || !meet(call, turn, 0, false)) return;
+  if (!__syncthreads_and(turn.sound) || !meet(call, turn, gate, 0, false)) return;
   reduce_shard(call);
-  meet(call, turn, 2, true);
+  leave(call, turn, gate, true);
 }

@@ -7,6 +7,8 @@
 
 // Pieces of 16 bytes of one source that a thread has under way: as many as it has registers for.
 static const u32 UNROLL = Numeric<ELEMENT>::COUNT < 8 ? 4 : 2;
+// Any number.
+static const u32 KEY = 0x9e3779b9u;
 
 // Pieces of a thread: piece, piece + step, ..., SPAN of them below `pieces`, of `bytes` bytes at `offset`.
 struct Pieces {
@@ -75,54 +77,79 @@ __device__ __forceinline__ void reduce_pieces(const Call &call, const u64 *sourc
   }
 }
 
+// A barrier of the block that no thread comes to before its results are there, so that all that they follow from has been
+// read: it takes a condition that nothing but their values decides.
+template <u32 SPAN>
+__device__ __forceinline__ void all_have_read(const uint4 *result) {
+  u32 mixed = 0;
+#pragma unroll
+  for (u32 number = 0; number < SPAN; ++number) {
+    mixed ^= result[number].x ^ result[number].y ^ result[number].z ^ result[number].w;
+  }
+  __syncthreads_or(mixed == KEY);
+}
+
 // Reduces `all` of all sources into the output. Where peers read the buffer that is written, nothing is before all of them
 // have read, which takes a grid that has it all under way at once.
-template <bool WHOLE>
-__device__ __forceinline__ void pull_range(const Call &call, const Turn &turn, const u64 *sources, const Pieces &all,
-                                           bool writes_input) {
+template <bool WHOLE, u32 SPAN>
+__device__ __forceinline__ void pull_range(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources,
+                                           const Pieces &all, bool writes_input) {
   u32 piece = blockIdx.x * blockDim.x + threadIdx.x;
-  uint4 result[UNROLL];
+  uint4 result[SPAN];
   do {
-    reduce_pieces<WHOLE, UNROLL>(call, sources, all, piece, result);
+    reduce_pieces<WHOLE, SPAN>(call, sources, all, piece, result);
     if (writes_input) {
-      if (!meet(call, turn, 2, false)) return;
+      all_have_read<SPAN>(result);
+      if (!meet(call, turn, gate, 2, false)) return;
       writes_input = false;
     }
-    store_pieces<WHOLE, UNROLL>(call.output, all, piece, result);
-    piece += all.step * UNROLL;
+    store_pieces<WHOLE, SPAN>(call.output, all, piece, result);
+    piece += all.step * SPAN;
   } while (piece < all.pieces);
+}
+
+// A call, so that its registers are its own.
+__device__ __noinline__ void pull_ragged(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources,
+                                         const Pieces &all, bool writes_input) {
+  pull_range<false, UNROLL>(call, turn, gate, sources, all, writes_input);
 }
 
 // Reduces `bytes` bytes at `offset` of all sources into the output, which peers may read where it `overwrites` the input,
 // then waits until no peer reads here.
-__device__ __forceinline__ void pull(const Call &call, const Turn &turn, const u64 *sources, u64 offset, u64 bytes,
-                                     bool overwrites) {
+__device__ __forceinline__ void pull(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources, u64 offset,
+                                     u64 bytes, bool overwrites) {
   Pieces all = pieces_of(offset, bytes);
   bool leaves = call.parts & PART_LEAVE, writes_input = leaves && overwrites;
-  if (are_whole(call, sources, offset, bytes, call.output)) {
-    pull_range<true>(call, turn, sources, all, writes_input);
+  if (!are_whole(call, sources, offset, bytes, call.output)) {
+    pull_ragged(call, turn, gate, sources, all, writes_input);
+  } else if (all.pieces <= all.step) {
+    pull_range<true, 1>(call, turn, gate, sources, all, writes_input);
   } else {
-    pull_range<false>(call, turn, sources, all, writes_input);
+    pull_range<true, UNROLL>(call, turn, gate, sources, all, writes_input);
   }
-  if (leaves && !writes_input) meet(call, turn, 2, false);
+  if (leaves && !writes_input) leave(call, turn, gate, false);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
+  Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
   Shares all = {1, call.bytes, call.bytes, call.bytes};
-  if (open_inputs(call, turn, all, sources)) pull(call, turn, sources, 0, call.bytes, call.output == call.input);
+  if (!open_inputs(call, turn, gate, all, sources)) return;
+  pull(call, turn, gate, sources, 0, call.bytes, call.output == call.input);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) scatter_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
+  Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
   u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
   Shares shares = {call.channel.ranks, call.bytes, call.stride, total};
   u64 offset = share_offset(call, shares, call.channel.rank);
-  if (open_inputs(call, turn, shares, sources)) pull(call, turn, sources, offset, call.bytes, false);
+  if (!open_inputs(call, turn, gate, shares, sources)) return;
+  pull(call, turn, gate, sources, offset, call.bytes, false);
 }
 
 // Reduces this rank's shard and writes it to all.
@@ -138,7 +165,7 @@ __device__ __forceinline__ void spread_shard(const Call &call, const u64 *source
   }
 }
 
-// A call, so that its registers are its own.
+// A call for the same reason.
 __device__ __noinline__ void spread_ragged(const Call &call, const u64 *sources, const u64 *targets, const Pieces &all) {
   spread_shard<false, 1>(call, sources, targets, all);
 }
@@ -156,6 +183,7 @@ __device__ __forceinline__ void take_shards(const Call &call, u64 results, u64 s
 // Each rank reduces one shard of whole pieces and writes it to all: to their outputs, or behind the input in staging.
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_shot(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS], targets[MAX_RANKS];
+  Gate gate = gate_of(call);
   enter_stream(call);
   Turn turn = begin_pull(call);
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
@@ -165,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_shot(const __gri
   bool staged = call.inputs == nullptr;
   find_targets(call, turn, shard * ranks, targets);
   Shares shares = {ranks, shard, shard, call.bytes};
-  if (!open_inputs(call, turn, shares, sources)) return;
+  if (!open_inputs(call, turn, gate, shares, sources)) return;
   Pieces all = pieces_of(begin, bytes);
   bool whole = are_whole(call, sources, begin, bytes, call.output);
   for (u32 target = 0; target < ranks; ++target) whole = whole && targets[target] % 16 == 0;
@@ -174,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_shot(const __gri
   } else {
     spread_ragged(call, sources, targets, all);
   }
-  if (!staged && !(call.parts & PART_LEAVE)) return;
-  if (!meet(call, turn, staged ? 1 : 2, true)) return;
-  if (staged) take_shards(call, staging_of(call, turn, rank) + shard * ranks, shard);
+  if (call.parts & PART_LEAVE) leave(call, turn, gate, true);
+  if (!staged || !meet(call, turn, gate, 1, true)) return;
+  take_shards(call, staging_of(call, turn, rank) + shard * ranks, shard);
 }

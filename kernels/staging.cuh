@@ -82,13 +82,14 @@ __device__ __forceinline__ void stage(const Call &call, const Turn &turn, const 
 }
 
 // Finds the address of each rank's input. Once this has returned true, they may be read.
-__device__ __forceinline__ bool open_inputs(const Call &call, Turn &turn, const Shares &shares, u64 *sources) {
+__device__ __forceinline__ bool open_inputs(const Call &call, Turn &turn, const Gate &gate, const Shares &shares,
+                                            u64 *sources) {
   bool staged = call.parts & PART_STAGE, enters = call.parts & PART_ENTER;
   if (staged) {
     if (turn.sound) stage(call, turn, shares);
     __syncthreads();
   }
-  if (enters && turn.sound) send_flags(call, turn, 0, staged);
+  if (enters && turn.sound) send_flags(turn, gate, 0, staged);
   for (u32 rank = threadIdx.x; rank < call.channel.ranks; rank += blockDim.x) {
     sources[rank] = call.inputs == nullptr ? staging_of(call, turn, rank) : call.inputs[rank] + call.input_offset;
   }
@@ -97,5 +98,6 @@ __device__ __forceinline__ bool open_inputs(const Call &call, Turn &turn, const 
     return true;
   }
   announce(call, turn);
-  return __syncthreads_and(turn.sound) && (!enters || await_flags(call, turn, 0, staged));
+  if (enters && turn.sound) turn.sound = await_flag(call, turn, gate, 0, staged);
+  return __syncthreads_and(turn.sound);
 }

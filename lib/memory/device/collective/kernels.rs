@@ -100,6 +100,7 @@ pub struct CollectiveKernels {
     device: Device,
     element: Element,
     functions: Vec<Function>,
+    push_pair: Function,
     norm: Option<Function>,
 }
 
@@ -126,13 +127,15 @@ impl CollectiveKernels {
             kernels.map(|kernel| kernel.name()).collect::<Vec<_>>()
         };
         let [(reduce, _), (gather, _), (norm, normed), _] = FILES;
-        let mut functions = module(device, reduce, Some(&define), &names(false))?;
+        let reducing = [names(false), vec![PUSH_PAIR]].concat();
+        let mut functions = module(device, reduce, Some(&define), &reducing)?;
+        let push_pair = functions.remove(functions.len() - 1);
         functions.extend(module(device, gather, None, &names(true))?);
         let norm = match normed.contains(&element) {
             true => module(device, norm, Some(&define), &["reduce_norm"])?.first().copied(),
             false => None,
         };
-        Ok(Self { device: device.clone(), element, functions, norm })
+        Ok(Self { device: device.clone(), element, functions, push_pair, norm })
     }
 
     /// The element type.
@@ -164,8 +167,12 @@ impl CollectiveKernels {
         grid: Grid,
     ) -> Result<(), DeviceError> {
         let argument = (&raw const *call) as *mut c_void;
+        let function = match kernel {
+            CollectiveKernel::ReducePush if is_for_pair(call, grid) => self.push_pair,
+            _ => self.functions[kernel as usize],
+        };
         // SAFETY: the kernel takes this structure; its addresses are the caller's promise.
-        unsafe { self.launch_one(stream, kernel.name(), self.functions[kernel as usize], argument, grid, call.parts) }
+        unsafe { self.launch_one(stream, kernel.name(), function, argument, grid, call.parts) }
     }
 
     /// Launches the fused all-reduce, residual addition and RMSNorm; `false`: there is none for this element type.
@@ -225,6 +232,13 @@ impl CollectiveKernels {
             unsafe { sys::cuLaunchKernelEx(&config, function.0, arguments.as_mut_ptr(), std::ptr::null_mut()) };
         self.device.check(name, result)
     }
+}
+
+/// What `ReducePush` is between two ranks with no more than a word for each thread.
+const PUSH_PAIR: &str = "reduce_push_pair";
+
+fn is_for_pair(call: &Call, grid: Grid) -> bool {
+    call.channel.ranks == 2 && call.bytes.div_ceil(8) <= u64::from(grid.blocks) * u64::from(grid.threads)
 }
 
 /// The macro that a file is compiled with.
