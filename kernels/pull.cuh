@@ -7,6 +7,8 @@
 
 // Pieces of 16 bytes of one source that a thread has under way: as many as it has registers for.
 static const u32 UNROLL = Numeric<ELEMENT>::COUNT < 8 ? 4 : 2;
+// The same where results go to all ranks.
+static const u32 SPREAD = Numeric<ELEMENT>::COUNT < 8 ? 4 : 1;
 // Any number.
 static const u32 KEY = 0x9e3779b9u;
 
@@ -41,40 +43,56 @@ __device__ __forceinline__ void store_pieces(u64 target, const Pieces &all, u32 
   }
 }
 
-// Reduces a thread's pieces of all sources; those of the next source are under way meanwhile.
-template <bool WHOLE, u32 SPAN>
-__device__ __forceinline__ void reduce_pieces(const Call &call, const u64 *sources, const Pieces &all, u32 piece,
-                                              uint4 *result) {
+// Accumulators of SPAN pieces.
+template <u32 SPAN>
+struct Sums {
   typedef Numeric<ELEMENT> Type;
-  const u32 HALF = Type::COUNT;
+  static const u32 HALF = Type::COUNT;
   Type::Number sums[SPAN][2 * HALF];
-  u32 ranks = call.channel.ranks;
-  uint4 next[SPAN];
-  load_pieces<WHOLE, SPAN>(sources[0], all, piece, next);
-  for (u32 source = 0; source < ranks; ++source) {
-    uint4 words[SPAN];
-#pragma unroll
-    for (u32 number = 0; number < SPAN; ++number) words[number] = next[number];
-    if (source + 1 < ranks) load_pieces<WHOLE, SPAN>(sources[source + 1], all, piece, next);
+
+  // Takes pieces of the next rank; the first rank's are where it begins.
+  __device__ __forceinline__ void take(u32 operation, bool is_first, const uint4 *words) {
 #pragma unroll
     for (u32 number = 0; number < SPAN; ++number) {
       Type::Number values[2 * HALF];
       Type::unpack(make_uint2(words[number].x, words[number].y), values);
       Type::unpack(make_uint2(words[number].z, words[number].w), values + HALF);
-      if (source == 0) {
+      if (is_first) {
 #pragma unroll
         for (u32 element = 0; element < 2 * HALF; ++element) sums[number][element] = values[element];
       } else {
-        combine<2 * HALF>(call.operation, sums[number], values);
+        combine<2 * HALF>(operation, sums[number], values);
       }
     }
   }
+
+  __device__ __forceinline__ void conclude_into(u32 operation, u32 ranks, uint4 *result) {
 #pragma unroll
-  for (u32 number = 0; number < SPAN; ++number) {
-    conclude<2 * HALF>(call.operation, sums[number], ranks);
-    uint2 low = Type::pack(sums[number]), high = Type::pack(sums[number] + HALF);
-    result[number] = make_uint4(low.x, low.y, high.x, high.y);
+    for (u32 number = 0; number < SPAN; ++number) {
+      conclude<2 * HALF>(operation, sums[number], ranks);
+      uint2 low = Type::pack(sums[number]), high = Type::pack(sums[number] + HALF);
+      result[number] = make_uint4(low.x, low.y, high.x, high.y);
+    }
   }
+};
+
+// Reduces a thread's pieces of all sources; those of the next source are under way meanwhile.
+template <bool WHOLE, u32 SPAN>
+__device__ __forceinline__ void reduce_pieces(const Call &call, const u64 *sources, const Pieces &all, u32 piece,
+                                              uint4 *result) {
+  Sums<SPAN> sums;
+  u32 ranks = call.channel.ranks;
+  uint4 next[SPAN];
+  load_pieces<WHOLE, SPAN>(sources[0], all, piece, next);
+#pragma unroll 1
+  for (u32 source = 0; source < ranks; ++source) {
+    uint4 words[SPAN];
+#pragma unroll
+    for (u32 number = 0; number < SPAN; ++number) words[number] = next[number];
+    if (source + 1 < ranks) load_pieces<WHOLE, SPAN>(sources[source + 1], all, piece, next);
+    sums.take(call.operation, source == 0, words);
+  }
+  sums.conclude_into(call.operation, ranks, result);
 }
 
 // A barrier of the block that no thread comes to before its results are there, so that all that they follow from has been
@@ -159,6 +177,7 @@ __device__ __forceinline__ void spread_shard(const Call &call, const u64 *source
   for (u32 piece = first; piece < all.pieces; piece += all.step * SPAN) {
     uint4 result[SPAN];
     reduce_pieces<WHOLE, SPAN>(call, sources, all, piece, result);
+#pragma unroll 1
     for (u32 step = 0; step < call.channel.ranks; ++step) {
       store_pieces<WHOLE, SPAN>(targets[turned(call, step)] + all.offset, all, piece, result);
     }
@@ -198,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_shot(const __gri
   bool whole = are_whole(call, sources, begin, bytes, call.output);
   for (u32 target = 0; target < ranks; ++target) whole = whole && targets[target] % 16 == 0;
   if (whole) {
-    spread_shard<true, UNROLL>(call, sources, targets, all);
+    spread_shard<true, SPREAD>(call, sources, targets, all);
   } else {
     spread_ragged(call, sources, targets, all);
   }

@@ -2,4 +2,5 @@
 // buffers. Guarantee: that of each kernel's file.
 #include "push.cuh"
 #include "pull.cuh"
+#include "pipe.cuh"
 #include "ring.cuh"
