@@ -14,7 +14,7 @@ __device__ __forceinline__ bool has_come(u32 found, u32 epoch) { return (int)(fo
 
 // Tells the host; only the first one of a start does.
 __device__ __noinline__ void give_up(Verdict *verdict, u32 phase, u32 word, u32 epoch, u32 found, bool aborted) {
-  if (exchange_relaxed_system_32(&verdict->state, 1) != 0) return;
+  if (compare_exchange_relaxed_system_32(&verdict->state, 0, 1) != 0) return;
   verdict->phase = phase;
   verdict->word = word;
   verdict->epoch = epoch;

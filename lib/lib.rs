@@ -19,10 +19,12 @@
 //! | [`memory`] | - | shared segments, private buffers, peer access |
 //! | [`transport`] | peers | mapped and message links |
 //! | [`execute`] | flows, buffers, links | a program, its progress, its completion |
+//! | [`collective`] | calls on buffers | algorithm, launch, the same bits on every rank |
 //! | [`comm`] | all of it | [`comm::Communicator`], what users hold |
 
 pub mod base;
 pub mod bootstrap;
+pub mod collective;
 pub mod comm;
 pub mod execute;
 pub mod layout;

@@ -29,8 +29,10 @@ const ORDER: [&str; 11] = [
 const PACKAGES: [&str; 4] = ["lib/bootstrap-mpi/", "lib/topology-hwloc/", "lib/capi/", "lib/python/"];
 /// Where `unsafe` may stand: what touches raw memory, mapped files, foreign functions, the process's environment (to erase
 /// a key from it), a process between fork and exec, or the allocator that a test counts with.
-const UNSAFE: [&str; 14] = [
+const UNSAFE: [&str; 16] = [
     "lib/memory/",
+    "lib/collective/device/",
+    "lib/comm/collective",
     "lib/transport/",
     "lib/topology/discover/nvml",
     "lib/topology/discover/hwloc",

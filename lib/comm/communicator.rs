@@ -4,14 +4,15 @@ use super::world::{self, World, WorldOptions};
 use super::{Buffers, CommError, Reshard, ReshardOptions};
 use crate::base::{Deadline, Rank, env};
 use crate::bootstrap::Cause;
+use crate::collective::device::Channel;
 use crate::execute::{Group, LinkFacts, test_links};
 use crate::plan::Manifest;
 use crate::route::SavedPlan;
 use crate::topology::{HostFacts, Topology};
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -19,8 +20,10 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Ranks that act together.
 pub struct Communicator {
     // Declared before the world: the engine must be gone before control is.
-    group: Group,
+    pub(super) group: Group,
     splits: AtomicU64,
+    /// For collectives that are called here.
+    pub(super) channel: Mutex<Option<Channel>>,
     world: Arc<World>,
 }
 
@@ -34,7 +37,7 @@ impl Communicator {
     /// All ranks of the job; collective. Finds the others through MPI, a unique id, or alone.
     pub fn world(options: &WorldOptions) -> Result<Self, CommError> {
         let (world, group) = world::connect(options)?;
-        Ok(Self { group, splits: AtomicU64::new(0), world: Arc::new(world) })
+        Ok(Self { group, splits: AtomicU64::new(0), channel: Mutex::default(), world: Arc::new(world) })
     }
 
     /// This process's rank.
@@ -100,7 +103,7 @@ impl Communicator {
             topology: Arc::new(self.group.topology.select(&ranks)),
             ..self.group.clone()
         };
-        Ok(Some(Self { group, splits: AtomicU64::new(0), world: self.world.clone() }))
+        Ok(Some(Self { group, splits: AtomicU64::new(0), channel: Mutex::default(), world: self.world.clone() }))
     }
 
     /// The first ranks, one for each of `domains`, as a communicator with these domains in place of those of this one;

@@ -2,6 +2,7 @@
 
 use crate::base::{Rank, env::EnvError};
 use crate::bootstrap::{BootstrapError, Cause};
+use crate::collective::device::CollectiveError;
 use crate::execute::ExecuteError;
 use crate::memory::MemoryError;
 use crate::route::PlanFileError;
@@ -24,6 +25,9 @@ pub enum CommError {
     /// The topology file that stands for this host.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
+    /// A collective on devices.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// A transfer.
     #[error(transparent)]
     Execute(#[from] ExecuteError),

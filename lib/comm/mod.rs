@@ -54,10 +54,13 @@
 //! # }
 //! ```
 
+mod collective;
 mod communicator;
 mod error;
 mod world;
 
+pub use crate::collective::device::{Channel, ChannelOptions, NormOperands, NormShape, Operand};
+pub use crate::collective::{Algorithm, Determinism, ReduceOperation};
 pub use crate::execute::{Buffers, LinkFacts, LinkVerdict, Report, Reshard, ReshardOptions, Side, TensorBuffer};
 pub use crate::memory::Buffer;
 pub use crate::memory::device::{Device, DeviceMemory, Stream};

@@ -70,7 +70,7 @@ impl Agreement {
 }
 
 /// An error with its sources, in one line.
-pub(super) fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
@@ -225,7 +225,7 @@ fn difference(
 }
 
 /// Everybody's value.
-pub(super) fn gather<T: Serialize + ?Sized, R: for<'a> Deserialize<'a>>(
+pub(crate) fn gather<T: Serialize + ?Sized, R: for<'a> Deserialize<'a>>(
     group: &Group,
     mine: &T,
     deadline: Deadline,

@@ -38,6 +38,7 @@ mod sums;
 mod tensors;
 mod turns;
 
+pub(crate) use agree::{chain, gather};
 pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;

@@ -169,7 +169,7 @@ fn kernel_files() -> Result<Vec<std::path::PathBuf>, Failure> {
 /// Compiles all kernels into the cache, then lets rank 0 replace each file.
 fn replace_kernels(world: &Communicator, device: &Device, change: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<(), Failure> {
     for kernel in KERNELS {
-        machine_code(kernel, &device.architecture())?;
+        machine_code(kernel, None, &device.architecture())?;
     }
     world.barrier(deadline())?;
     if world.rank().0 == 0 {
@@ -182,14 +182,14 @@ fn replace_kernels(world: &Communicator, device: &Device, change: impl Fn(Vec<u8
 
 /// Damaged entries of the cache are compiled again.
 fn damaged_kernels(world: &Communicator, device: &Device) -> Result<Outcome, Failure> {
-    let before = machine_code(KERNELS[0], &device.architecture())?;
+    let before = machine_code(KERNELS[0], None, &device.architecture())?;
     replace_kernels(world, device, |mut bytes| {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 0x10;
         bytes
     })?;
     init(world, good(device)?)??;
-    let after = machine_code(KERNELS[0], &device.architecture())?;
+    let after = machine_code(KERNELS[0], None, &device.architecture())?;
     let ranks = world.size() as u32;
     Ok(if before == after && kernel_files()?.len() == KERNELS.len() {
         Outcome::passed("damaged-kernels", ranks)

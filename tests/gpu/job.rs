@@ -1,6 +1,7 @@
 //! Jobs of the GPU tests. In: kinds, cases, environments. Out: their outcomes. Guarantee: a job ends within its limit; a case
 //! without an outcome, and an end that was not expected, is a failure with all that was said.
 
+use crate::collective::{apart, here};
 use crate::results::{MARK, Outcome};
 use crate::{case, faults, mixed, trapped, ways};
 use std::path::PathBuf;
@@ -73,6 +74,9 @@ impl Job {
                 Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way),
             );
         }
+        jobs.push(Self::new(1, "here", &here::NAMES));
+        jobs.push(Self::new(2, "collective", &apart::NAMES));
+        jobs.push(Self::new(4, "collective", &apart::SHARED));
         jobs.push(Self::new(2, "ways", &ways::NAMES));
         for way in [OFF, TWO_DOMAINS] {
             jobs.push(Self::new(2, "ways", &["ordered"]).with(way));

@@ -10,6 +10,7 @@
 
 mod access;
 mod case;
+mod collective;
 mod counted;
 #[path = "../reshard/elements.rs"]
 #[allow(dead_code)]
@@ -53,6 +54,8 @@ fn run_rank(arguments: &[String]) -> ExitCode {
         "mixed" => mixed::run(names),
         "traps" => trapped::run(names),
         "count" => counted::run(names),
+        "collective" => collective::apart::run(names),
+        "here" => collective::here::run(names),
         "links" => links::run(),
         "faults" => faults::run(names),
         other => panic!("no job {other}"),

@@ -16,18 +16,23 @@ use std::path::{Path, PathBuf};
 /// Bytes of a digest, which stands before the code in a file.
 const DIGEST: usize = 32;
 
-/// Machine code of kernel file `kernel` for `architecture`.
-pub fn machine_code(kernel: &str, architecture: &str) -> Result<Vec<u8>, DeviceError> {
-    machine_code_in(folder().as_deref(), kernel, architecture)
+/// Machine code of kernel file `kernel`, compiled with a macro where it wants one, for `architecture`.
+pub fn machine_code(kernel: &str, define: Option<&str>, architecture: &str) -> Result<Vec<u8>, DeviceError> {
+    machine_code_in(folder().as_deref(), kernel, define, architecture)
 }
 
-fn machine_code_in(folder: Option<&Path>, kernel: &str, architecture: &str) -> Result<Vec<u8>, DeviceError> {
+fn machine_code_in(
+    folder: Option<&Path>,
+    kernel: &str,
+    define: Option<&str>,
+    architecture: &str,
+) -> Result<Vec<u8>, DeviceError> {
     let compiler = Compiler::load()?;
-    let place = folder.map(|folder| folder.join(entry_name(kernel, architecture, &compiler.version())));
+    let place = folder.map(|folder| folder.join(entry_name(kernel, define, architecture, &compiler.version())));
     if let Some(code) = place.as_deref().and_then(read) {
         return Ok(code);
     }
-    let compiled = compiler.compile(kernel, architecture)?;
+    let compiled = compiler.compile(kernel, define, architecture)?;
     if let (Some(folder), Some(place)) = (folder, &place)
         && let Err(error) = write(folder, place, &compiled.code)
     {
@@ -61,7 +66,7 @@ fn folder() -> Option<PathBuf> {
     env::text(env::CACHE).map(PathBuf::from).or_else(|| Some(user()?.join("crossmesh")))
 }
 
-fn entry_name(kernel: &str, architecture: &str, version: &str) -> String {
+fn entry_name(kernel: &str, define: Option<&str>, architecture: &str, version: &str) -> String {
     let mut hasher = Sha256::new();
     for (name, text) in FILES.iter().filter(|(name, _)| *name == kernel || !name.ends_with(".cu")) {
         hasher.update((name.len() as u64).to_le_bytes());
@@ -69,7 +74,7 @@ fn entry_name(kernel: &str, architecture: &str, version: &str) -> String {
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text);
     }
-    for option in OPTIONS {
+    for option in OPTIONS.into_iter().chain(define) {
         hasher.update(option);
         hasher.update([0]);
     }
@@ -124,7 +129,7 @@ mod tests {
     fn entries_are_private_and_damaged_ones_are_refused() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("a").join("crossmesh");
-        let entry = folder.join(entry_name("pack.cu", "sm_90", "13.0"));
+        let entry = folder.join(entry_name("pack.cu", None, "sm_90", "13.0"));
         assert_eq!(read(&entry), None);
         write(&folder, &entry, b"code").unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
@@ -155,10 +160,12 @@ mod tests {
     #[test]
     fn names_tell_everything_that_matters_apart() {
         let names = [
-            entry_name("pack.cu", "sm_90", "13.0"),
-            entry_name("pack.cu", "sm_100", "13.0"),
-            entry_name("pack.cu", "sm_90", "12.9"),
-            entry_name("digest.cu", "sm_90", "13.0"),
+            entry_name("pack.cu", None, "sm_90", "13.0"),
+            entry_name("pack.cu", Some("ELEMENT=0"), "sm_90", "13.0"),
+            entry_name("pack.cu", Some("ELEMENT=1"), "sm_90", "13.0"),
+            entry_name("pack.cu", None, "sm_100", "13.0"),
+            entry_name("pack.cu", None, "sm_90", "12.9"),
+            entry_name("digest.cu", None, "sm_90", "13.0"),
         ];
         for (index, name) in names.iter().enumerate() {
             assert!(!names[..index].contains(name) && name.ends_with(".cubin"), "{name}");

@@ -119,6 +119,15 @@ impl Device {
         Ok(able != 0)
     }
 
+    /// Whether it reaches `peer` by NVLink: the only link over which a GPU's atomics are carried out on the other.
+    pub fn has_nvlink_to(&self, peer: &Device) -> bool {
+        let mut atomics = 0;
+        let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        // SAFETY: both handles are of open devices; the pointer is to a live integer.
+        let result = unsafe { sys::cuDeviceGetP2PAttribute(&mut atomics, attribute, self.0.handle, peer.0.handle) };
+        result == sys::CUresult::CUDA_SUCCESS && atomics != 0
+    }
+
     /// Lets its kernels and copies reach memory that this process allocated on `peer`.
     pub fn enable_access(&self, peer: &Device) -> Result<(), DeviceError> {
         if self == peer {

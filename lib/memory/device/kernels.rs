@@ -35,7 +35,7 @@ pub struct Kernels {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Function(CUfunction);
+pub(super) struct Function(pub(super) CUfunction);
 
 // SAFETY: a function handle may be used from any thread; the driver locks.
 unsafe impl Send for Function {}
@@ -53,13 +53,13 @@ impl Kernels {
             return Ok(kernels);
         }
         let [pack, digest, ordered] = KERNELS;
-        let contents = module(device, digest, &["digest", "fill"])?;
+        let contents = module(device, digest, None, &["digest", "fill"])?;
         let kernels = Arc::new(Self {
             device: device.clone(),
-            pack: module(device, pack, &["pack"])?[0],
+            pack: module(device, pack, None, &["pack"])?[0],
             digest: contents[0],
             fill: contents[1],
-            ordered_writes: module(device, ordered, &["ordered_writes"])?[0],
+            ordered_writes: module(device, ordered, None, &["ordered_writes"])?[0],
         });
         loaded.push(Arc::downgrade(&kernels));
         Ok(kernels)
@@ -146,9 +146,14 @@ impl Kernels {
 }
 
 /// Loads a kernel file and finds its functions. The module stays loaded as long as the context.
-fn module(device: &Device, kernel: &str, functions: &[&str]) -> Result<Vec<Function>, DeviceError> {
+pub(super) fn module(
+    device: &Device,
+    kernel: &str,
+    define: Option<&str>,
+    functions: &[&str],
+) -> Result<Vec<Function>, DeviceError> {
     let architecture = device.architecture();
-    let code = machine_code(kernel, &architecture)?;
+    let code = machine_code(kernel, define, &architecture)?;
     let _current = device.enter()?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is a whole one of the compiler; the driver reads its size from its header.

@@ -7,6 +7,7 @@
 mod allocation;
 mod bridge;
 mod cache;
+pub mod collective;
 mod contents;
 mod driver;
 mod error;

@@ -115,8 +115,9 @@ impl Compiler {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
-    /// Compiles kernel file `kernel` (such as `pack.cu`) for `architecture` (such as `sm_90`).
-    pub fn compile(&self, kernel: &str, architecture: &str) -> Result<Compiled, DeviceError> {
+    /// Compiles kernel file `kernel` (such as `pack.cu`), with a macro (such as `ELEMENT=2`) where it wants one, for
+    /// `architecture` (such as `sm_90`).
+    pub fn compile(&self, kernel: &str, define: Option<&str>, architecture: &str) -> Result<Compiled, DeviceError> {
         let failed = |log: String| DeviceError::Compile {
             kernel: kernel.to_string(),
             architecture: architecture.to_string(),
@@ -152,6 +153,9 @@ impl Compiler {
         let architecture = text(&format!("--gpu-architecture={architecture}"))?;
         let mut options = OPTIONS.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
         options.push(architecture);
+        if let Some(define) = define {
+            options.push(text(&format!("--define-macro={define}"))?);
+        }
         let options = pointers(&options);
         // SAFETY: the program is live; the options end with a zero and outlive the call.
         let compiled = unsafe { (self.compile)(program.program, options.len() as c_int, options.as_ptr()) };

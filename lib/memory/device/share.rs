@@ -132,6 +132,31 @@ fn ipc_handle(device: &Device, address: u64, found: &Inspected) -> Result<Kind, 
 }
 
 impl PeerMemory {
+    /// Memory of `owner` in this very process, for `device`.
+    pub fn local(device: &Device, owner: &Device, address: u64, bytes: u64) -> Result<Self, MemoryError> {
+        let found = inspect(owner, address, bytes)?;
+        if device == owner {
+            return Ok(Self { address, bytes, _opened: None });
+        }
+        match found.origin {
+            Origin::Malloc => {
+                device.enable_access(owner)?;
+                Ok(Self { address, bytes, _opened: None })
+            }
+            Origin::Virtual | Origin::VirtualUnshared => {
+                let mapped = mappings(address, address + bytes.max(1));
+                let start = mapped.first().map_or(address, |&(base, _)| base);
+                let handles = mapped.into_iter().map(|(base, size)| Some((Handle::of(base)?, size)));
+                let handles: Option<Vec<_>> = handles.collect();
+                let handles = handles.ok_or_else(|| not_shareable(address, found.origin))?;
+                let memory = DeviceMemory::map(device, handles)?;
+                let address = memory.address() + (address - start);
+                Ok(Self { address, bytes, _opened: Some(Arc::new(Opened::Mapped(memory))) })
+            }
+            Origin::Pool => Err(not_shareable(address, found.origin).into()),
+        }
+    }
+
     /// Opens a peer's buffer for `device`; `server` is where the peer's descriptors are served.
     pub fn open(
         device: &Device,

@@ -61,6 +61,11 @@ impl Stream {
         &self.device
     }
 
+    /// Tells it from other streams of the process.
+    pub fn identity(&self) -> usize {
+        self.handle as usize
+    }
+
     pub(super) fn handle(&self) -> CUstream {
         self.handle
     }

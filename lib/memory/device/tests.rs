@@ -1,11 +1,13 @@
 //! What can be tested of GPUs without one: errors of a missing driver, the compiler where it is installed.
 
+use super::collective::FILES as COLLECTIVES;
+use super::collective::define;
 use super::nvrtc::FILES;
 use super::*;
 
 /// Architectures that the kernels are written for: Ampere, Hopper, Blackwell.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
-/// Registers of a thread that `pack` may use with its 512 threads resident.
+/// Registers of a thread that a kernel may use with its 512 threads resident.
 const REGISTERS: u32 = 128;
 
 #[test]
@@ -21,7 +23,8 @@ fn a_missing_driver_is_an_error() {
 
 #[test]
 fn all_kernels_are_embedded() {
-    for kernel in KERNELS.iter().chain(&["params.h", "ptx.cuh", "wait.cuh"]) {
+    let collectives = COLLECTIVES.map(|(file, _)| file);
+    for kernel in KERNELS.iter().chain(&collectives).chain(&["params.h", "collective.h", "ptx.cuh", "wait.cuh"]) {
         assert!(FILES.iter().any(|(name, text)| name == kernel && !text.is_empty()), "{kernel}");
     }
 }
@@ -36,6 +39,16 @@ fn numbers_before(log: &str, word: &str) -> Vec<u32> {
     starts.filter_map(|window| window[0].parse().ok()).collect()
 }
 
+/// Every kernel file with every macro that it is compiled with.
+fn compilations() -> Vec<(&'static str, Option<String>)> {
+    let plain = KERNELS.iter().map(|&kernel| (kernel, None));
+    let collectives = COLLECTIVES.iter().flat_map(|&(file, elements)| match elements {
+        [] => vec![(file, None)],
+        _ => elements.iter().map(|&element| (file, Some(define(element)))).collect(),
+    });
+    plain.chain(collectives).collect()
+}
+
 /// Compiles for every architecture, checks registers and spills; needs no GPU. Where the compiler is missing this says
 /// so, and `./x test` fetches it.
 #[test]
@@ -48,17 +61,18 @@ fn kernels_compile_without_spills() {
         }
         Err(error) => panic!("{error}"),
     };
-    for kernel in KERNELS {
+    for (kernel, define) in compilations() {
         for architecture in ARCHITECTURES {
-            let compiled = compiler.compile(kernel, architecture).unwrap();
+            let compiled = compiler.compile(kernel, define.as_deref(), architecture).unwrap();
             let registers = numbers_before(&compiled.log, "registers");
             let spills = numbers_before(&compiled.log, "bytes spill stores");
-            println!("{kernel} {architecture} NVRTC {}: {registers:?} registers", compiler.version());
+            let defined = define.as_deref().unwrap_or("-");
+            println!("{kernel} {defined} {architecture} NVRTC {}: {registers:?} registers", compiler.version());
             assert!(!registers.is_empty() && !spills.is_empty(), "{}", compiled.log);
             assert!(registers.iter().all(|&count| count <= REGISTERS), "{}", compiled.log);
             assert!(spills.iter().all(|&bytes| bytes == 0), "{}", compiled.log);
         }
     }
-    let error = compiler.compile("pack.cu", "sm_1").unwrap_err().to_string();
+    let error = compiler.compile("pack.cu", None, "sm_1").unwrap_err().to_string();
     assert!(error.contains("sm_1") && error.contains("pack.cu"), "{error}");
 }

@@ -1,0 +1,301 @@
+//! Calls. In: operands, counts. Out: work on a stream, behind what it holds; what follows on it sees the result. Guarantee: a
+//! call that was made before in the same form allocates nothing and asks the driver for the launch alone; its errors are
+//! known at once where they are the caller's, by [`Channel::check`] where a peer's.
+
+use super::channel::{Planned, Shape};
+use super::{Channel, CollectiveError, Operand};
+use crate::collective::call::{Call, Kind, Launch, header};
+use crate::collective::steps::{Ground, steps};
+use crate::collective::{Algorithm, Choice, ReduceOperation, Situation, choose, element};
+use crate::layout::Dtype;
+use crate::memory::device::Stream;
+use crate::memory::device::collective::Grid;
+use crate::memory::device::collective::params::{Call as Parameters, Element};
+
+/// Where a call's operands are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    pub(super) input: u64,
+    pub(super) output: u64,
+    /// Registrations of both, and offsets in them.
+    pub(super) registered: Option<[(usize, u64); 2]>,
+}
+
+impl Channel {
+    /// Every rank's `output` becomes the reduction of all inputs: `count` elements (`MPI_Allreduce`, `ncclAllReduce`). Input
+    /// and output may be the same.
+    ///
+    /// # Safety
+    /// The operands must stay mapped until the stream has run the call, on all ranks; nobody else may write the input or use
+    /// the output meanwhile. They may be the same, but must not overlap otherwise.
+    pub unsafe fn all_reduce(
+        &mut self,
+        stream: &Stream,
+        input: Operand<'_>,
+        output: Operand<'_>,
+        (count, dtype): (u64, Dtype),
+        operation: ReduceOperation,
+    ) -> Result<(), CollectiveError> {
+        let call = Call { kind: Kind::AllReduce, count, dtype, operation, root: 0 };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(stream, &call, input, output) }
+    }
+
+    /// Every rank's `output` becomes all inputs in the order of ranks: `count` elements of each (`MPI_Allgather`,
+    /// `ncclAllGather`). The input may be the rank's own place in the output.
+    ///
+    /// # Safety
+    /// As [`all_reduce`](Self::all_reduce).
+    pub unsafe fn all_gather(
+        &mut self,
+        stream: &Stream,
+        input: Operand<'_>,
+        output: Operand<'_>,
+        (count, dtype): (u64, Dtype),
+    ) -> Result<(), CollectiveError> {
+        let call = Call { kind: Kind::AllGather, count, dtype, operation: ReduceOperation::Sum, root: 0 };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(stream, &call, input, output) }
+    }
+
+    /// Rank r's `output` becomes part r of the reduction: `count` elements of an input of `count` times the number of ranks
+    /// (`MPI_Reduce_scatter_block`, `ncclReduceScatter`). The output may be the rank's own place in the input.
+    ///
+    /// # Safety
+    /// As [`all_reduce`](Self::all_reduce).
+    pub unsafe fn reduce_scatter(
+        &mut self,
+        stream: &Stream,
+        input: Operand<'_>,
+        output: Operand<'_>,
+        (count, dtype): (u64, Dtype),
+        operation: ReduceOperation,
+    ) -> Result<(), CollectiveError> {
+        let call = Call { kind: Kind::ReduceScatter, count, dtype, operation, root: 0 };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(stream, &call, input, output) }
+    }
+
+    /// Every rank's `output` becomes the input of rank `root`: `count` elements (`MPI_Bcast`, `ncclBroadcast`). Input and
+    /// output may be the same; the input of other ranks is not read.
+    ///
+    /// # Safety
+    /// As [`all_reduce`](Self::all_reduce).
+    pub unsafe fn broadcast(
+        &mut self,
+        stream: &Stream,
+        input: Operand<'_>,
+        output: Operand<'_>,
+        (count, dtype): (u64, Dtype),
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        if root >= self.ranks {
+            return Err(CollectiveError::NoRoot { root, ranks: self.ranks });
+        }
+        let call = Call { kind: Kind::Broadcast, count, dtype, operation: ReduceOperation::Sum, root };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(stream, &call, input, output) }
+    }
+
+    /// How a call of these sizes would run, and why; `captured` in a graph, `registered` on registered buffers.
+    pub fn explain(&self, call: &Call, captured: bool, registered: bool) -> Result<Choice, CollectiveError> {
+        let bytes = self.bytes_of(call)?;
+        let situation = Situation {
+            kind: call.kind,
+            ranks: self.ranks,
+            bytes,
+            determinism: self.settled.determinism,
+            captured,
+            registered,
+            connection: self.placed.connection,
+            push_capacity: match call.kind {
+                Kind::AllGather | Kind::ReduceScatter => self.settled.layout.slot_words * 8 * u64::from(self.ranks),
+                _ => self.settled.layout.slot_words * 8,
+            },
+            most_blocks: self.placed.most_blocks,
+        };
+        Ok(choose(&situation, self.settled.table.as_ref(), self.settled.algorithm)?)
+    }
+
+    fn bytes_of(&self, call: &Call) -> Result<u64, CollectiveError> {
+        let (kind, count) = (call.kind, call.count);
+        call.total_bytes(self.ranks).ok_or(CollectiveError::TooMany { kind, count })
+    }
+
+    /// Bytes of input and output.
+    fn sizes(&self, call: &Call) -> Result<(u64, u64), CollectiveError> {
+        let total = self.bytes_of(call)?;
+        let part = call.bytes().unwrap_or(total);
+        Ok(match call.kind {
+            Kind::AllGather => (part, total),
+            Kind::ReduceScatter => (total, part),
+            _ => (total, total),
+        })
+    }
+
+    /// # Safety
+    /// As [`all_reduce`](Self::all_reduce).
+    unsafe fn run(
+        &mut self,
+        stream: &Stream,
+        call: &Call,
+        input: Operand<'_>,
+        output: Operand<'_>,
+    ) -> Result<(), CollectiveError> {
+        if call.kind.reduces() {
+            element(call.dtype)?;
+        }
+        let captured = self.enter(stream)?;
+        let (needed, made) = self.sizes(call)?;
+        let places = Places {
+            input: input.address(self, call.kind, "input", needed)?,
+            output: output.address(self, call.kind, "output", made)?,
+            registered: None,
+        };
+        let registered = self
+            .find_registered(places.input, needed)
+            .and_then(|found| Some([found, self.find_registered(places.output, made)?]));
+        let places = Places { registered, ..places };
+        let planned = self.plan(call, captured, &places)?;
+        if planned.choice.algorithm == Algorithm::HostOrdered {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_ordered(stream, call, &planned, &places) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_all(stream, call, &planned, &places) }
+    }
+
+    /// Looks at the channel and the stream; whether a graph is captured.
+    pub(super) fn enter(&mut self, stream: &Stream) -> Result<bool, CollectiveError> {
+        if self.end.gave_up() {
+            self.check()?;
+        }
+        let captured = stream.is_capturing()?;
+        let identity = stream.identity();
+        match self.stream {
+            _ if captured => {}
+            None => self.stream = Some(identity),
+            Some(first) if first != identity => return Err(CollectiveError::OtherStream),
+            Some(_) => {}
+        }
+        Ok(captured)
+    }
+
+    /// How the call runs; worked out once for each form.
+    pub(super) fn plan(&mut self, call: &Call, captured: bool, places: &Places) -> Result<Planned, CollectiveError> {
+        let (registered, in_place) = (places.registered.is_some(), places.input == places.output);
+        let shape = Shape { call: *call, captured, registered, in_place };
+        if let Some(planned) = self.known.get(&shape) {
+            return Ok(planned.clone());
+        }
+        let choice = self.explain(call, captured, registered)?;
+        log::debug!("rank {}: {call}: {choice}", self.rank);
+        let ground = Ground {
+            layout: self.settled.layout,
+            ranks: self.ranks,
+            threads: u64::from(choice.blocks) * u64::from(choice.threads),
+            registered,
+            in_place,
+            early: self.placed.alone,
+        };
+        let element = element(call.dtype).unwrap_or(Element::U8);
+        let planned = Planned { steps: steps(call, element, choice.algorithm, &ground), choice };
+        self.known.insert(shape, planned.clone());
+        Ok(planned)
+    }
+
+    /// # Safety
+    /// As [`all_reduce`](Self::all_reduce).
+    unsafe fn launch_all(
+        &self,
+        stream: &Stream,
+        call: &Call,
+        planned: &Planned,
+        places: &Places,
+    ) -> Result<(), CollectiveError> {
+        let mut first = 0;
+        loop {
+            let count = (call.count - first).min(planned.steps.elements);
+            // SAFETY: the caller's promise; the part is inside the operands.
+            unsafe { self.launch(stream, call, planned, places, (first, count))? };
+            first += count;
+            if first >= call.count {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Launches elements `first..first + count` of each rank's part.
+    ///
+    /// # Safety
+    /// As [`all_reduce`](Self::all_reduce).
+    pub(super) unsafe fn launch(
+        &self,
+        stream: &Stream,
+        call: &Call,
+        planned: &Planned,
+        places: &Places,
+        (first, count): (u64, u64),
+    ) -> Result<(), CollectiveError> {
+        let Some(kernel) = planned.steps.kernel else { return Ok(()) };
+        let element = element(call.dtype).unwrap_or(Element::U8);
+        let Some(kernels) = self.kernels.get(&element) else { return Ok(()) };
+        let parameters = self.parameters(call, planned, places, (first, count));
+        let grid = self.grid(&planned.choice, parameters.bytes);
+        // SAFETY: the caller's promise; the channel's memory lives as long as it; one block for each multiprocessor at
+        // most, shared among the ranks of a device, is resident.
+        unsafe { kernels.launch(stream, kernel, &parameters, grid)? };
+        Ok(())
+    }
+
+    fn grid(&self, choice: &Choice, _bytes: u64) -> Grid {
+        Grid { blocks: u32::from(choice.blocks), threads: u32::from(choice.threads) }
+    }
+
+    /// What a kernel gets to know of elements `first..first + count` of each rank's part.
+    pub(super) fn parameters(
+        &self,
+        call: &Call,
+        planned: &Planned,
+        places: &Places,
+        (first, count): (u64, u64),
+    ) -> Parameters {
+        let (choice, width) = (&planned.choice, call.dtype.bytes());
+        let (skipped, part) = (first * width, Call { count, ..*call });
+        let launch = Launch {
+            algorithm: choice.algorithm,
+            blocks: choice.blocks,
+            threads: choice.threads,
+            registered: places.registered.is_some(),
+        };
+        let row = |number: usize| places.registered.map(|found| found[number]);
+        let address = |number| row(number).map_or(0, |(index, _)| self.registered[index].row);
+        let offset = |number| row(number).map_or(0, |(_, offset)| offset + skipped);
+        let mut header = header(&part, &launch);
+        header.detail ^= mixed(places) & 0x7fff_ff00;
+        Parameters {
+            channel: *self.end.view(),
+            input: places.input + skipped,
+            output: places.output + skipped,
+            bytes: count * width,
+            stride: call.count * width,
+            inputs: address(0),
+            outputs: address(1),
+            input_offset: offset(0),
+            output_offset: offset(1),
+            fingerprint: header.fingerprint(),
+            header,
+            operation: call.operation as u32,
+            root: call.root,
+            parts: planned.steps.parts,
+        }
+    }
+}
+
+/// Some bits of the registrations and offsets, in which ranks must agree.
+fn mixed(places: &Places) -> u32 {
+    let Some(found) = places.registered else { return 0 };
+    let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    let state = found.iter().fold(1, |state, &(index, offset)| mix(mix(state, index as u64), offset));
+    (state >> 24) as u32
+}

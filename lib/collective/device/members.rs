@@ -1,0 +1,158 @@
+//! Who takes part in a channel. In: the device of each rank. Out: how they reach each other. Guarantee: collective; every rank
+//! returns the same verdict; an error on one rank is an error on all.
+
+use super::CollectiveError;
+use crate::base::{Deadline, Rank};
+use crate::collective::Connection;
+use crate::execute::{ExecuteError, Group, chain, gather};
+use crate::memory::device::Device;
+use crate::memory::device::collective::params::MAX_RANKS;
+use serde::{Deserialize, Serialize};
+
+/// What a rank says about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Member {
+    uuid: [u8; 16],
+    pid: u32,
+    capability: (u32, u32),
+    multiprocessors: u32,
+}
+
+impl Member {
+    pub(super) fn new(device: &Device) -> Self {
+        let properties = device.properties();
+        Self {
+            uuid: properties.uuid,
+            pid: std::process::id(),
+            capability: properties.capability,
+            multiprocessors: properties.multiprocessors,
+        }
+    }
+}
+
+/// How ranks are placed, the same on all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub(super) connection: Connection,
+    /// Blocks that a rank may have resident: one for each multiprocessor, shared among ranks of a device.
+    pub(super) most_blocks: u16,
+    /// Whether no two ranks share a device.
+    pub(super) alone: bool,
+    /// Lowest compute capability.
+    pub(super) capability: (u32, u32),
+}
+
+/// How members are placed; `nvlink` says whether all pairs are joined by it, `reached` whether all reach each other.
+pub(super) fn placed(members: &[Member], nvlink: bool, reached: bool) -> Placed {
+    let sharers = |member: &Member| members.iter().filter(|other| other.uuid == member.uuid).count() as u32;
+    let most_sharers = members.iter().map(sharers).max().unwrap_or(1).max(1);
+    let by_processes = members.iter().any(|one| members.iter().any(|two| one.uuid == two.uuid && one.pid != two.pid));
+    let connection = match (by_processes || !reached, nvlink) {
+        (true, _) => Connection::Ordered,
+        (false, true) => Connection::FullNvlink,
+        (false, false) => Connection::Partial,
+    };
+    let blocks = members.iter().map(|member| member.multiprocessors / most_sharers).min().unwrap_or(1);
+    Placed {
+        connection,
+        most_blocks: u16::try_from(blocks.max(1)).unwrap_or(u16::MAX),
+        alone: most_sharers == 1,
+        capability: members.iter().map(|member| member.capability).min().unwrap_or_default(),
+    }
+}
+
+/// Whether `device` is joined to all other members that this process sees by NVLink, and whether it reaches them.
+pub(super) fn reach(device: &Device, members: &[Member]) -> Result<(bool, bool), CollectiveError> {
+    let (mut nvlink, mut reached) = (true, true);
+    for ordinal in 0..Device::count()? {
+        let peer = Device::open(ordinal)?;
+        let is_member = members.iter().any(|member| member.uuid == peer.properties().uuid);
+        if !is_member || peer == *device {
+            continue;
+        }
+        nvlink &= device.has_nvlink_to(&peer);
+        reached &= device.can_access(&peer)?;
+    }
+    Ok((nvlink, reached))
+}
+
+/// All ranks must be of one host, and as many as a channel takes.
+pub(super) fn expect_near(group: &Group) -> Result<(), CollectiveError> {
+    let too_far = |why| CollectiveError::TooFar { ranks: group.size(), most: MAX_RANKS, why };
+    if group.size() > MAX_RANKS {
+        return Err(too_far("there are too many".into()));
+    }
+    let (node, host) = (group.topology.node(Rank(0)), group.topology.host(Rank(0)));
+    let far = (0..group.size() as u32).map(Rank).find(|&rank| group.topology.node(rank) != node);
+    match far {
+        Some(rank) => Err(too_far(format!(
+            "rank 0 is on host {host}, rank {rank} on {}; memory is shared by descriptors, which stay on a host",
+            group.topology.host(rank)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Everybody's part, or the first error of any.
+pub(super) fn commit<T>(
+    group: &Group,
+    mine: Result<T, CollectiveError>,
+    deadline: Deadline,
+) -> Result<T, CollectiveError> {
+    let fault = mine.as_ref().err().map(|error| chain(error));
+    let faults: Vec<Option<String>> = gather(group, &fault, deadline)?;
+    let value = mine?;
+    match faults.into_iter().enumerate().find_map(|(rank, fault)| Some((Rank(rank as u32), fault?))) {
+        Some((rank, message)) => {
+            let host = group.topology.host(rank).to_string();
+            Err(ExecuteError::OtherRank { rank, host, message }.into())
+        }
+        None => Ok(value),
+    }
+}
+
+/// The fields must be the same on all ranks.
+pub(super) fn expect_equal(
+    group: &Group,
+    fields: &[(&'static str, String)],
+    deadline: Deadline,
+) -> Result<(), CollectiveError> {
+    let mine: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
+    let all: Vec<Vec<String>> = gather(group, &mine, deadline)?;
+    for (index, &(what, _)) in fields.iter().enumerate() {
+        let value = |rank: usize| all[rank].get(index).cloned().unwrap_or_else(|| "not stated".into());
+        if let Some(other) = (1..all.len()).find(|&rank| value(rank) != value(0)) {
+            let (first_value, other_value) = (value(0), value(other));
+            let (first, other) = (Rank(0), Rank(other as u32));
+            return Err(ExecuteError::OptionsDiffer { first, other, what, first_value, other_value }.into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(gpu: u8, pid: u32) -> Member {
+        Member { uuid: [gpu; 16], pid, capability: (9, 0), multiprocessors: 132 }
+    }
+
+    #[test]
+    fn processes_on_one_gpu_are_ordered_by_hosts() {
+        let of = |members: &[Member]| placed(members, true, true);
+        let apart = of(&[member(1, 10), member(2, 11)]);
+        assert_eq!((apart.connection, apart.most_blocks, apart.alone), (Connection::FullNvlink, 132, true));
+        let shared = of(&[member(1, 10), member(2, 11), member(1, 12), member(2, 13)]);
+        assert_eq!((shared.connection, shared.most_blocks, shared.alone), (Connection::Ordered, 66, false));
+        let threads = of(&[member(1, 10), member(2, 10), member(1, 10)]);
+        assert_eq!((threads.connection, threads.most_blocks), (Connection::FullNvlink, 66));
+    }
+
+    #[test]
+    fn what_is_not_reached_is_ordered_by_hosts() {
+        let members = [member(1, 10), member(2, 11)];
+        assert_eq!(placed(&members, false, true).connection, Connection::Partial);
+        assert_eq!(placed(&members, true, false).connection, Connection::Ordered);
+    }
+}

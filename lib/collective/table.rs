@@ -1,0 +1,221 @@
+//! What was measured, by size. In: JSON files, or the tables of this build. Out: [`Table`]: for each kind of collective, rows
+//! of rising size. Guarantee: a table is plain data that ranks can compare; every table says where its figures come from;
+//! unknown keys are refused.
+
+use super::{Algorithm, Kind};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// A table that cannot be used.
+#[derive(Debug, Error)]
+pub enum TableError {
+    /// It cannot be read or written.
+    #[error("tuning table {path:?} cannot be {verb}; give a file that `crossmesh tune` wrote")]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What was tried: read or written.
+        verb: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not a table.
+    #[error("tuning table {path:?} is no table of version {VERSION}; write it anew with `crossmesh tune`")]
+    Syntax {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Its rows make no sense.
+    #[error("tuning table {origin:?}: {what}; write it anew with `crossmesh tune`")]
+    Rows {
+        /// Where the table comes from.
+        origin: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Version of the file format.
+pub const VERSION: u32 = 1;
+
+/// For which machines a table holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Architecture of the GPUs, such as `sm_90`.
+    pub architecture: String,
+    /// Name of the GPU; empty for all of the architecture.
+    #[serde(default)]
+    pub gpu: String,
+    /// Link between the GPUs: `nvlink` or `pcie`.
+    pub link: String,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Version of the CUDA driver; empty for all.
+    #[serde(default)]
+    pub driver: String,
+}
+
+/// Best way up to a size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Kind of collective.
+    pub kind: String,
+    /// Whether it holds for calls in captured graphs (true) or launched one by one.
+    pub captured: bool,
+    /// Largest total of bytes, inclusive.
+    pub up_to: u64,
+    /// Algorithm.
+    pub algorithm: String,
+    /// Blocks of the launch.
+    pub blocks: u16,
+    /// Threads of a block.
+    pub threads: u16,
+    /// Time of a call of `up_to` bytes; `None` where it was not measured.
+    #[serde(default)]
+    pub microseconds: Option<f64>,
+}
+
+/// Rows for one kind of machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Where the figures come from: measured when and by what, or taken over from which table.
+    pub origin: String,
+    /// Where it holds.
+    pub machine: Machine,
+    /// Rows; of equal kind and capture in rising order of size.
+    pub rows: Vec<Row>,
+}
+
+/// Tables of this build.
+const BUILT_IN: [&str; 2] = [include_str!("tables/sm_90.json"), include_str!("tables/sm_100.json")];
+
+impl Table {
+    /// A table from a file.
+    pub fn load(path: &Path) -> Result<Self, TableError> {
+        let text =
+            std::fs::read(path).map_err(|source| TableError::File { path: path.into(), verb: "read", source })?;
+        let table: Self =
+            serde_json::from_slice(&text).map_err(|source| TableError::Syntax { path: path.into(), source })?;
+        table.check()?;
+        Ok(table)
+    }
+
+    /// Writes it to a file.
+    pub fn save(&self, path: &Path) -> Result<(), TableError> {
+        let text =
+            serde_json::to_vec_pretty(self).map_err(|source| TableError::Syntax { path: path.into(), source })?;
+        std::fs::write(path, text).map_err(|source| TableError::File { path: path.into(), verb: "written", source })
+    }
+
+    /// The table of this build for GPUs of `architecture` and so many ranks: of the nearest number that there is, the
+    /// greater of two; of the newest architecture that is not newer. `None` for older ones.
+    pub fn built_in(architecture: &str, ranks: u32) -> Option<Self> {
+        let tables = BUILT_IN.iter().flat_map(|text| serde_json::from_str::<Vec<Self>>(text).unwrap_or_default());
+        let number = |name: &str| name.trim_start_matches("sm_").parse::<u32>().unwrap_or(0);
+        let known = tables.filter(|table| number(&table.machine.architecture) <= number(architecture));
+        known.min_by_key(|table| {
+            let newness = u32::MAX - number(&table.machine.architecture);
+            (newness, table.machine.ranks.abs_diff(ranks), u32::MAX - table.machine.ranks)
+        })
+    }
+
+    /// Row for a call of `bytes` in all, and whether it is above the largest one.
+    pub fn row(&self, kind: Kind, captured: bool, bytes: u64) -> Option<&Row> {
+        let rows = || self.rows.iter().filter(|row| row.kind == kind.name() && row.captured == captured);
+        rows().find(|row| bytes <= row.up_to).or_else(|| rows().next_back())
+    }
+
+    fn check(&self) -> Result<(), TableError> {
+        let wrong = |what: String| TableError::Rows { origin: self.origin.clone(), what };
+        if self.version != VERSION {
+            return Err(wrong(format!("it has version {}, this build reads {VERSION}", self.version)));
+        }
+        for (number, row) in self.rows.iter().enumerate() {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == row.kind);
+            let kind =
+                kind.ok_or_else(|| wrong(format!("row {number} is for {:?}, which is no collective", row.kind)))?;
+            row.algorithm.parse::<Algorithm>().map_err(|error| wrong(format!("row {number}: {error}")))?;
+            if row.blocks == 0 || row.threads == 0 || row.threads % 32 != 0 || row.threads > 1024 {
+                let (blocks, threads) = (row.blocks, row.threads);
+                return Err(wrong(format!(
+                    "row {number} has {blocks} blocks of {threads} threads; allowed are 1 or more blocks of 32 to 1024 \
+                     threads in steps of 32"
+                )));
+            }
+            let earlier = self.rows[..number].iter().rev();
+            let before = earlier.clone().find(|other| other.kind == kind.name() && other.captured == row.captured);
+            if before.is_some_and(|before| before.up_to >= row.up_to) {
+                return Err(wrong(format!("row {number} is not for larger sizes than the row before of its kind")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_tables_are_read_and_checked() {
+        for text in BUILT_IN {
+            let tables: Vec<Table> = serde_json::from_str(text).unwrap();
+            assert!(!tables.is_empty());
+            for table in tables {
+                table.check().unwrap();
+                assert!(table.origin.len() > 20, "{:?} does not say where it comes from", table.origin);
+                for captured in [false, true] {
+                    assert!(table.row(Kind::AllReduce, captured, 1).is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_table_is_taken() {
+        let of = |architecture, ranks| Table::built_in(architecture, ranks).map(|table| table.machine);
+        assert_eq!(of("sm_80", 2), None);
+        for (architecture, ranks, nearest) in [("sm_90", 2, 2), ("sm_90", 3, 4), ("sm_90", 72, 8), ("sm_103", 4, 4)] {
+            let machine = of(architecture, ranks).unwrap();
+            assert_eq!(machine.ranks, nearest);
+            assert_eq!(machine.architecture, if architecture == "sm_90" { "sm_90" } else { "sm_100" });
+        }
+    }
+
+    #[test]
+    fn senseless_tables_are_refused() {
+        let table = Table::built_in("sm_90", 2).unwrap();
+        let wrong = |change: &dyn Fn(&mut Table)| {
+            let mut table = table.clone();
+            change(&mut table);
+            table.check().unwrap_err().to_string()
+        };
+        assert!(wrong(&|table| table.version = 9).contains("version 9"));
+        assert!(wrong(&|table| table.rows[0].kind = "all_to_all".into()).contains("all_to_all"));
+        assert!(wrong(&|table| table.rows[0].algorithm = "tree".into()).contains("one-shot-push"));
+        assert!(wrong(&|table| table.rows[0].threads = 48).contains("48 threads"));
+        assert!(wrong(&|table| table.rows[1].up_to = 1).contains("row 1"));
+    }
+
+    #[test]
+    fn files_are_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table.json");
+        let table = Table::built_in("sm_90", 2).unwrap();
+        table.save(&path).unwrap();
+        assert_eq!(Table::load(&path).unwrap(), table);
+        std::fs::write(&path, r#"{"version":1,"extra":2}"#).unwrap();
+        assert!(matches!(Table::load(&path), Err(TableError::Syntax { .. })));
+        assert!(matches!(Table::load(&folder.path().join("none")), Err(TableError::File { .. })));
+    }
+}

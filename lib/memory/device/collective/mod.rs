@@ -1,0 +1,13 @@
+//! The all-reduce family on devices: what its kernels take, and their launches.
+//!
+//! In: addresses of channels, inputs and outputs. Out: launches on a stream. Guarantee: structures equal those of
+//! `kernels/collective.h`; a grid that cannot be resident at once is refused, since its blocks wait for each other's peers.
+
+mod channel;
+mod kernels;
+pub mod params;
+
+pub use channel::ChannelEnd;
+#[cfg(test)]
+pub(super) use kernels::define;
+pub use kernels::{CollectiveKernel, CollectiveKernels, FILES, Grid};

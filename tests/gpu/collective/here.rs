@@ -1,0 +1,167 @@
+//! All ranks in one process, several on a GPU. In: numbers of ranks. Out: an outcome for each. Guarantee: every algorithm, kind,
+//! type and reduction is compared with the host's result at sizes from nothing to several launches.
+
+use super::make::{before, call, wrong};
+use super::trial::{Random, Trial, all_of};
+use crate::access::{put, take};
+use crate::moving::deadline;
+use crate::results::Outcome;
+use crossmesh::collective::{Algorithm, Determinism};
+use crossmesh::comm::{Buffer, Channel, ChannelOptions, Device, DeviceMemory, Stream};
+use std::error::Error;
+use std::sync::Arc;
+
+type Failure = Box<dyn Error>;
+
+/// Cases: numbers of ranks.
+pub(crate) const NAMES: [&str; 8] = ["1", "2", "3", "4", "5", "8", "clean", "norm"];
+/// Room of a rank's buffer.
+const ROOM: u64 = 4 << 20;
+/// Small, so that larger calls take several launches.
+const PUSH: u64 = 64 << 10;
+const STAGING: u64 = 256 << 10;
+const RANDOM: usize = 400;
+
+pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
+    for name in names {
+        let outcome = match name.as_str() {
+            "clean" => cleaning(),
+            "norm" => normed(),
+            ranks => ranks.parse().map_err(Failure::from).and_then(every_algorithm),
+        };
+        let outcome = outcome.unwrap_or_else(|error| Outcome::failed(name, 1, format!("{error}")));
+        Outcome { case: format!("in one process: {name}"), ..outcome }.print();
+    }
+    Ok(())
+}
+
+struct Ranks {
+    channels: Vec<Channel>,
+    streams: Vec<Stream>,
+    buffers: Vec<Buffer>,
+}
+
+impl Ranks {
+    fn new(ranks: u32, options: &ChannelOptions) -> Result<Self, Failure> {
+        let count = Device::count()?;
+        let devices = (0..ranks).map(|rank| Device::open(rank % count)).collect::<Result<Vec<_>, _>>()?;
+        let channels = Channel::all(&devices, options, deadline())?;
+        let streams = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
+        let buffer = |device| Ok(Buffer::on_device(&Arc::new(DeviceMemory::new(device, ROOM)?)));
+        let buffers = devices.iter().map(buffer).collect::<Result<_, Failure>>()?;
+        Ok(Self { channels, streams, buffers })
+    }
+
+    fn register(&mut self) -> Result<(), Failure> {
+        Ok(Channel::register_all(&mut self.channels, &self.buffers, deadline())?)
+    }
+
+    /// Makes a call on all ranks; what is wrong with its result.
+    fn make(&mut self, trial: &Trial, algorithm: Option<Algorithm>) -> Result<Option<String>, Failure> {
+        let ranks = self.channels.len() as u32;
+        let room = trial.room(ranks).min(ROOM);
+        for (rank, buffer) in self.buffers.iter().enumerate() {
+            let mut contents = before(trial, rank as u32, ranks, room);
+            contents.resize(ROOM as usize, 0);
+            put(buffer, &contents);
+        }
+        for ((channel, stream), buffer) in self.channels.iter_mut().zip(&self.streams).zip(&self.buffers) {
+            call(channel, stream, trial, buffer)?;
+        }
+        for (channel, stream) in self.channels.iter().zip(&self.streams) {
+            stream.synchronize(deadline())?;
+            channel.check()?;
+        }
+        let found = self
+            .buffers
+            .iter()
+            .enumerate()
+            .find_map(|(rank, buffer)| wrong(trial, rank as u32, ranks, &take(buffer)[..room as usize], algorithm));
+        Ok(found)
+    }
+}
+
+fn every_algorithm(ranks: u32) -> Result<Outcome, Failure> {
+    let all =
+        [Algorithm::OneShotPush, Algorithm::OneShotPull, Algorithm::TwoShotPush, Algorithm::TwoShot, Algorithm::Ring];
+    let mut calls = 0;
+    for algorithm in all {
+        for registered in [false, true] {
+            let (push_bytes, staging_bytes) = (Some(PUSH), Some(STAGING));
+            let options = ChannelOptions { push_bytes, staging_bytes, ..ChannelOptions::default() };
+            let mut here = Ranks::new(ranks, &ChannelOptions { algorithm: Some(algorithm), ..options })?;
+            if registered {
+                here.register()?;
+            }
+            for trial in trials(ranks, algorithm) {
+                calls += 1;
+                if let Some(wrong) = here.make(&trial, Some(algorithm))? {
+                    return Ok(Outcome::failed("", ranks, format!("{algorithm}, registered {registered}: {wrong}")));
+                }
+            }
+        }
+    }
+    let mut here =
+        Ranks::new(ranks, &ChannelOptions { determinism: Determinism::SizeInvariant, ..Default::default() })?;
+    let mut random = Random(ranks.into());
+    for _ in 0..RANDOM {
+        let trial = Trial::random(&mut random, ranks, 60_000 / u64::from(ranks));
+        calls += 1;
+        if let Some(wrong) = here.make(&trial, None)? {
+            return Ok(Outcome::failed("", ranks, wrong));
+        }
+    }
+    Ok(Outcome::passed("", ranks).with("calls", f64::from(calls)))
+}
+
+/// What an algorithm can do: all sizes of all-reduce; the others by the one-shots.
+fn trials(ranks: u32, algorithm: Algorithm) -> Vec<Trial> {
+    let one_shot = matches!(algorithm, Algorithm::OneShotPush | Algorithm::OneShotPull);
+    let most = if algorithm == Algorithm::OneShotPush { PUSH / 8 } else { 70_001 };
+    let sizes = [0, 1, 5, 64, 1027, most / u64::from(ranks)];
+    let trials = sizes.iter().enumerate().flat_map(|(index, &count)| all_of(count, index as u64 + 1));
+    let possible = |trial: &Trial| {
+        let fits = trial.room(ranks) <= ROOM && (algorithm != Algorithm::OneShotPush || trial.part() <= PUSH);
+        fits && trial.root < ranks && (one_shot || trial.kind == crossmesh::collective::Kind::AllReduce)
+    };
+    trials.filter(possible).collect()
+}
+
+fn normed() -> Result<Outcome, Failure> {
+    for (ranks, tokens, hidden) in [(2, 1, 8192), (2, 64, 8192), (2, 3, 132), (3, 5, 4096), (4, 200, 4)] {
+        if let Some(wrong) = super::norm::wrong(ranks, tokens, hidden)? {
+            return Ok(Outcome::failed("", ranks, format!("{tokens} rows of {hidden}: {wrong}")));
+        }
+    }
+    Ok(Outcome::passed("", 2))
+}
+
+/// More calls than there are epochs, with sizes that leave old words in the slots.
+fn cleaning() -> Result<Outcome, Failure> {
+    let options = ChannelOptions { algorithm: Some(Algorithm::OneShotPush), ..ChannelOptions::default() };
+    let mut here = Ranks::new(2, &options)?;
+    let mut random = Random(99);
+    let rounds = 70_000u64;
+    for round in 0..rounds {
+        let trial = Trial {
+            kind: crossmesh::collective::Kind::AllReduce,
+            dtype: crossmesh::layout::Dtype::I32,
+            operation: crossmesh::collective::ReduceOperation::Sum,
+            count: random.one_of(&[1, 16, 1000]),
+            root: 0,
+            in_place: false,
+            shift: 0,
+            seed: round,
+        };
+        if round % 1000 == 0 {
+            if let Some(wrong) = here.make(&trial, None)? {
+                return Ok(Outcome::failed("", 2, format!("after {round} calls: {wrong}")));
+            }
+            continue;
+        }
+        for ((channel, stream), buffer) in here.channels.iter_mut().zip(&here.streams).zip(&here.buffers) {
+            call(channel, stream, &trial, buffer)?;
+        }
+    }
+    Ok(Outcome::passed("", 2).with("calls", rounds as f64))
+}
