@@ -302,18 +302,20 @@ __device__ __forceinline__ bool receive(const Call &call, const Turn &turn, Awai
   }
 }
 
-// Flags between this block and the same block of the peer whose number the thread has, in phase 0 and parity 0: blocks
-// have at least as many threads as there are ranks.
+// Flags between this block and the same block of a peer, in phase 0 and parity 0: one thread speaks with one peer.
 struct Gate {
   u64 sent;
   u64 awaited;
   u64 phase_bytes;
+  u32 peer;
   bool is_busy;
 };
 
-__device__ __forceinline__ Gate gate_of(const Call &call) {
-  u32 peer = threadIdx.x, rank = call.channel.rank;
+// That of the peer whose number the thread has: blocks have at least as many threads as there are ranks.
+__device__ __forceinline__ Gate gate_of(const Call &call, u32 peer) {
+  u32 rank = call.channel.rank;
   Gate gate;
+  gate.peer = peer;
   gate.is_busy = peer < call.channel.ranks && peer != rank;
   u32 row = (call.channel.ranks + 7) / 8 * 8 * 4;
   u64 at = AT_FLAGS + blockIdx.x * row;
@@ -340,7 +342,7 @@ __device__ __forceinline__ void send_flags(const Turn &turn, const Gate &gate, u
 // The thread waits for its peer.
 __device__ __forceinline__ bool await_flag(const Call &call, const Turn &turn, const Gate &gate, u32 phase, bool publish) {
   if (!gate.is_busy) return true;
-  Wait wait = {threadIdx.x, WAIT_ENTER + phase, turn.flag, 0};
+  Wait wait = {gate.peer, WAIT_ENTER + phase, turn.flag, 0};
   bool came = wait_for_value(call, turn.sequence, wait, gate.awaited + phase_of(gate, turn, phase));
   if (publish) fence_acquire_release_system();
   return came;

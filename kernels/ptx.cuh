@@ -87,8 +87,6 @@ __device__ __forceinline__ void store_volatile_32(u64 address, u32 value) {
   asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ void prefetch(u64 address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
-
 // Lets what follows in the stream start before this kernel has ended; only where the device knows it.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
@@ -131,6 +129,17 @@ __device__ __forceinline__ uint4 load_weak_once_128(const uint4 *address) {
                : "l"(address)
                : "memory");
   return value;
+}
+
+// Barrier `number` of `threads` threads of the block; `true` for all if `value` was for all.
+__device__ __forceinline__ bool barrier_and(u32 number, u32 threads, bool value) {
+  u32 result;
+  asm volatile(
+      "{ .reg .pred own, all; setp.ne.u32 own, %1, 0; bar.red.and.pred all, %2, %3, own; selp.u32 %0, 1, 0, all; }"
+      : "=r"(result)
+      : "r"((u32)value), "r"(number), "r"(threads)
+      : "memory");
+  return result != 0;
 }
 
 __device__ __forceinline__ u64 nanoseconds() {
