@@ -79,10 +79,6 @@ __device__ __forceinline__ u64 load_volatile_64(u64 address) {
   return value;
 }
 
-__device__ __forceinline__ void store_volatile_64(u64 address, u64 value) {
-  asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-
 __device__ __forceinline__ void store_volatile_32(u64 address, u32 value) {
   asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
@@ -129,17 +125,6 @@ __device__ __forceinline__ uint4 load_weak_once_128(const uint4 *address) {
                : "l"(address)
                : "memory");
   return value;
-}
-
-// Barrier `number` of `threads` threads of the block; `true` for all if `value` was for all.
-__device__ __forceinline__ bool barrier_and(u32 number, u32 threads, bool value) {
-  u32 result;
-  asm volatile(
-      "{ .reg .pred own, all; setp.ne.u32 own, %1, 0; bar.red.and.pred all, %2, %3, own; selp.u32 %0, 1, 0, all; }"
-      : "=r"(result)
-      : "r"((u32)value), "r"(number), "r"(threads)
-      : "memory");
-  return result != 0;
 }
 
 __device__ __forceinline__ u64 nanoseconds() {
