@@ -8,9 +8,10 @@
 
 // Polls of a wait before it looks at anything else.
 static const u32 LOOK = 256;
-// Time from the start of a long wait to the first look at host and peer, and longest time between two, nanoseconds.
-static const u64 FIRST_LOOK = 20000;
-static const u64 LONGEST_PAUSE = 1000000;
+// Time from the start of a long wait to the first look at host and peer, and longest time between two, nanoseconds: looks
+// of thousands of threads take their time, so that ranks that were apart for a moment would stay apart if these were short.
+static const u64 FIRST_LOOK = 500000;
+static const u64 LONGEST_PAUSE = 10000000;
 
 struct Turn {
   u64 sequence;
@@ -75,12 +76,7 @@ struct Wait {
   u32 peer;
   u32 wait;
   u32 expected;
-  u32 count;  // not 0: the second word is a count that must have come so far
 };
-
-__device__ __forceinline__ bool has_come(const Wait &wait, u32 first, u32 second) {
-  return first == wait.expected && (wait.count == 0 ? second == wait.expected : second >= wait.count);
-}
 
 __device__ __noinline__ void tell_host(const Call &call, u64 sequence, const Wait &wait, u32 reason, u32 found) {
   CollectiveVerdict *verdict = call.channel.verdict;
@@ -121,14 +117,14 @@ __device__ u32 look(const Call &call, u64 sequence, u32 peer, u64 waited) {
   return waited > call.channel.limit ? REASON_LIMIT : 0;
 }
 
-// Waits until two words, which may be the same, have what is expected; whether they came.
+// Waits until two words, which may be the same, have the expected value; whether they came.
 __device__ __noinline__ bool wait_long(const Call &call, u64 sequence, Wait wait, u64 first, u64 second) {
   u64 begun = nanoseconds();
   u64 next = begun + FIRST_LOOK;
   for (;;) {
     u32 found = load_volatile_32(first);
     u32 other = load_volatile_32(second);
-    if (has_come(wait, found, other)) return true;
+    if (found == wait.expected && other == wait.expected) return true;
     u32 poison = load_volatile_32(own_base(call) + AT_POISON);
     if (poison != 0) {
       give_up_poisoned(call, sequence, wait, poison);
@@ -136,13 +132,15 @@ __device__ __noinline__ bool wait_long(const Call &call, u64 sequence, Wait wait
     }
     u64 now = nanoseconds();
     if (now < next) continue;
+    u64 pause = now - begun;
+    next = now + (pause < LONGEST_PAUSE ? pause : LONGEST_PAUSE);
+    // One thread of a warp looks for all.
+    if (threadIdx.x % 32 != __ffs(__activemask()) - 1) continue;
     u32 reason = look(call, sequence, wait.peer, now - begun);
     if (reason != 0) {
       give_up(call, sequence, wait, reason, found == wait.expected ? other : found);
       return false;
     }
-    u64 pause = now - begun;
-    next = now + (pause < LONGEST_PAUSE ? pause : LONGEST_PAUSE);
   }
 }
 
@@ -152,15 +150,6 @@ __device__ __forceinline__ bool wait_for_value(const Call &call, u64 sequence, W
     if (load_volatile_32(address) == wait.expected) return true;
   }
   return wait_long(call, sequence, wait, address, address);
-}
-
-// One thread waits for a word of 64 bits, whose lower half is a flag and whose upper half a count.
-__device__ __forceinline__ bool wait_for_count(const Call &call, u64 sequence, Wait wait, u64 address) {
-  for (u32 polls = 0; polls < LOOK; ++polls) {
-    u64 word = load_volatile_64(address);
-    if (has_come(wait, (u32)word, (u32)(word >> 32))) return true;
-  }
-  return wait_long(call, sequence, wait, address, address + 4);
 }
 
 // All blocks of the launch wait for each other; one thread of each calls this.
@@ -173,7 +162,7 @@ __device__ bool wait_for_grid(const Call &call, u64 sequence) {
     store_relaxed_device_32(&barrier->generation, generation + 1);
     return true;
   }
-  Wait wait = {call.channel.rank, WAIT_CLEAN, generation + 1, 0};
+  Wait wait = {call.channel.rank, WAIT_CLEAN, generation + 1};
   bool came = wait_for_value(call, sequence, wait, (u64)&barrier->generation);
   fence_acquire_release_system();
   return came;
@@ -198,7 +187,7 @@ __device__ __noinline__ bool clean(const Call &call, u64 sequence) {
       if (peer == call.channel.rank) continue;
       fence_acquire_release_system();
       store_volatile_32(call.channel.base[peer] + AT_CLEANED + 4 * call.channel.rank, round);
-      Wait wait = {peer, WAIT_CLEAN, round, 0};
+      Wait wait = {peer, WAIT_CLEAN, round};
       came = wait_for_value(call, sequence, wait, base + AT_CLEANED + 4 * peer);
       fence_acquire_release_system();
     }
@@ -242,7 +231,7 @@ __device__ __forceinline__ void announce(const Call &call, Turn &turn) {
   }
   if (turn.poison == 0) return;
   turn.sound = false;
-  Wait wait = {call.channel.rank, WAIT_START, turn.flag, 0};
+  Wait wait = {call.channel.rank, WAIT_START, turn.flag};
   give_up_poisoned(call, turn.sequence, wait, turn.poison);
 }
 
@@ -297,23 +286,25 @@ __device__ __forceinline__ bool receive(const Call &call, const Turn &turn, Awai
     }
     if (missing == 0) return true;
     if (polls < LOOK) continue;
-    Wait wait = {peer, WAIT_WORD, turn.flag, 0};
+    Wait wait = {peer, WAIT_WORD, turn.flag};
     if (!wait_long(call, turn.sequence, wait, missing + 4, missing + 12)) return false;
   }
 }
 
-// Flags between this block and the same block of the peer whose number the thread has, in phase 0 and parity 0: blocks
-// have at least as many threads as there are ranks.
+// Flags between this block and the same block of a peer, in phase 0 and parity 0: one thread speaks with one peer.
 struct Gate {
   u64 sent;
   u64 awaited;
   u64 phase_bytes;
+  u32 peer;
   bool is_busy;
 };
 
-__device__ __forceinline__ Gate gate_of(const Call &call) {
-  u32 peer = threadIdx.x, rank = call.channel.rank;
+// That of the peer whose number the thread has: blocks have at least as many threads as there are ranks.
+__device__ __forceinline__ Gate gate_of(const Call &call, u32 peer) {
+  u32 rank = call.channel.rank;
   Gate gate;
+  gate.peer = peer;
   gate.is_busy = peer < call.channel.ranks && peer != rank;
   u32 row = (call.channel.ranks + 7) / 8 * 8 * 4;
   u64 at = AT_FLAGS + blockIdx.x * row;
@@ -340,7 +331,7 @@ __device__ __forceinline__ void send_flags(const Turn &turn, const Gate &gate, u
 // The thread waits for its peer.
 __device__ __forceinline__ bool await_flag(const Call &call, const Turn &turn, const Gate &gate, u32 phase, bool publish) {
   if (!gate.is_busy) return true;
-  Wait wait = {threadIdx.x, WAIT_ENTER + phase, turn.flag, 0};
+  Wait wait = {gate.peer, WAIT_ENTER + phase, turn.flag};
   bool came = wait_for_value(call, turn.sequence, wait, gate.awaited + phase_of(gate, turn, phase));
   if (publish) fence_acquire_release_system();
   return came;

@@ -15,10 +15,7 @@ static const u64 AT_GRID = 640;      // GridBarrier, the owner's alone
 static const u64 AT_SEQUENCES = 1024;  // u64 for each block: calls that are done, the owner's alone
 static const u64 AT_FLAGS = 8192;    // u32 [2 parities][PHASES][MAX_BLOCKS][ranks, rounded up to 8]
 static const u32 HEADERS = 4;
-// Three phases of flags, and two of counts, which take the place of two phases each.
-static const u32 PHASES = 7;
-static const u32 PHASE_SENT = 3;   // counts of chunks that a peer has sent
-static const u32 PHASE_TAKEN = 5;  // counts of chunks that a peer has taken
+static const u32 PHASES = 3;
 
 // A flag is fingerprint << EPOCH_BITS | epoch, the epoch being the low bits of the call's sequence: never 0. A rank that
 // comes to a call whose sequence is a multiple of CLEAN_EVERY first clears its slots and flags together with all others,
@@ -40,9 +37,7 @@ static const u32 WAIT_ENTER = 1;   // flag of phase 0
 static const u32 WAIT_MIDDLE = 2;  // flag of phase 1
 static const u32 WAIT_LEAVE = 3;   // flag of phase 2
 static const u32 WAIT_CLEAN = 4;   // cleaning
-static const u32 WAIT_SENT = 5;    // a peer's chunk
-static const u32 WAIT_TAKEN = 6;   // room for a chunk at a peer
-static const u32 WAIT_START = 7;   // nothing was waited for: the channel was poisoned before
+static const u32 WAIT_START = 5;   // nothing was waited for: the channel was poisoned before
 
 // Why a call gave up.
 static const u32 REASON_LIMIT = 1;     // the limit has passed

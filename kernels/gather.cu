@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) broadcast_push(const __grid
 
 extern "C" __global__ void __launch_bounds__(512, 1) gather_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
-  Gate gate = gate_of(call);
+  Gate gate = gate_of(call, threadIdx.x);
   enter_stream(call);
   Turn turn = begin_pull(call);
   Shares all = {1, call.bytes, call.bytes, call.bytes};
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) gather_pull(const __grid_co
 
 extern "C" __global__ void __launch_bounds__(512, 1) broadcast_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
-  Gate gate = gate_of(call);
+  Gate gate = gate_of(call, threadIdx.x);
   enter_stream(call);
   Turn turn = begin_pull(call);
   bool is_root = call.channel.rank == call.root;

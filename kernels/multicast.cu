@@ -65,7 +65,7 @@ __device__ __forceinline__ void reduce_shard(const Call &) { __trap(); }
 #endif
 
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_multicast(const __grid_constant__ Call call) {
-  Gate gate = gate_of(call);
+  Gate gate = gate_of(call, threadIdx.x);
   enter_stream(call);
   Turn turn = begin(call);
   announce(call, turn);

@@ -58,21 +58,21 @@ __device__ __forceinline__ void store_normed(const NormCall &norm, u32 word, u32
 // their squares to `total`.
 __device__ __forceinline__ bool take_sums(const NormCall &norm, const Turn &turn, u32 word, const Share &row,
                                            uint2 *results, float *total) {
-  uint2 own[SPAN], sums[SPAN];
+  uint2 own[SPAN], residual[SPAN], sums[SPAN];
 #pragma unroll
   for (u32 number = 0; number < SPAN; ++number) {
     u32 place = word + number * row.step;
-    own[number] = make_uint2(0, 0);
+    own[number] = residual[number] = make_uint2(0, 0);
     if (place >= row.words) continue;
-    own[number] = ((const uint2 *)norm.call.input)[place];
-    prefetch(norm.residual + (u64)place * 8);
+    own[number] = load_weak_64(norm.call.input + (u64)place * 8);
+    residual[number] = load_weak_64(norm.residual + (u64)place * 8);
   }
   if (!reduce_words<SPAN, 1>(norm.call, turn, word, row, own, sums)) return false;
 #pragma unroll
   for (u32 number = 0; number < SPAN; ++number) {
     u32 place = word + number * row.step;
     if (place >= row.words) continue;
-    results[number] = add_residual(sums[number], ((const uint2 *)norm.residual)[place]);
+    results[number] = add_residual(sums[number], residual[number]);
     ((uint2 *)norm.residual_output)[place] = results[number];
     *total = add(*total, squares(results[number]));
   }
@@ -102,6 +102,24 @@ __device__ __forceinline__ bool norm_row(const NormCall &norm, const Turn &turn,
   return true;
 }
 
+// Sends words `begin` to `end` of the input, several of a thread at a time.
+__device__ __forceinline__ void send_row(const Call &call, const Turn &turn, u32 begin, u32 end) {
+  const u32 AT_ONCE = 4;
+  for (u32 word = begin + threadIdx.x; word < end; word += AT_ONCE * blockDim.x) {
+    uint2 own[AT_ONCE];
+#pragma unroll
+    for (u32 number = 0; number < AT_ONCE; ++number) {
+      u32 place = word + number * blockDim.x;
+      own[number] = place < end ? load_weak_64(call.input + (u64)place * 8) : make_uint2(0, 0);
+    }
+#pragma unroll
+    for (u32 number = 0; number < AT_ONCE; ++number) {
+      u32 place = word + number * blockDim.x;
+      if (place < end) send_to_all(call, turn, place, own[number]);
+    }
+  }
+}
+
 // Rows of a block: blockIdx.x, blockIdx.x + gridDim.x and so on.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm(const __grid_constant__ NormCall norm) {
   const Call &call = norm.call;
@@ -109,9 +127,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm(const __g
   u32 words = norm.hidden / Type::COUNT;
   Turn turn = begin(call);
   for (u32 row = blockIdx.x; row < norm.tokens && turn.sound; row += gridDim.x) {
-    for (u32 word = row * words + threadIdx.x; word < (row + 1) * words; word += blockDim.x) {
-      send_to_all(call, turn, word, ((const uint2 *)call.input)[word]);
-    }
+    send_row(call, turn, row * words, (row + 1) * words);
   }
   announce(call, turn);
   for (u32 row = blockIdx.x; row < norm.tokens && __syncthreads_and(turn.sound); row += gridDim.x) {

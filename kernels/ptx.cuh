@@ -79,15 +79,9 @@ __device__ __forceinline__ u64 load_volatile_64(u64 address) {
   return value;
 }
 
-__device__ __forceinline__ void store_volatile_64(u64 address, u64 value) {
-  asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-
 __device__ __forceinline__ void store_volatile_32(u64 address, u32 value) {
   asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-
-__device__ __forceinline__ void prefetch(u64 address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
 
 // Lets what follows in the stream start before this kernel has ended; only where the device knows it.
 __device__ __forceinline__ void launch_dependents() {

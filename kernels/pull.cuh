@@ -126,9 +126,9 @@ __device__ __forceinline__ void pull_range(const Call &call, const Turn &turn, c
   } while (piece < all.pieces);
 }
 
-// A call, so that its registers are its own.
-__device__ __noinline__ void pull_ragged(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources,
-                                         const Pieces &all, bool writes_input) {
+// A call, so that its registers are its own; with copies, since what has an address is kept in memory.
+__device__ __noinline__ void pull_ragged(const Call &call, Turn turn, Gate gate, const u64 *sources, Pieces all,
+                                         bool writes_input) {
   pull_range<false, UNROLL>(call, turn, gate, sources, all, writes_input);
 }
 
@@ -150,7 +150,7 @@ __device__ __forceinline__ void pull(const Call &call, const Turn &turn, const G
 
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
-  Gate gate = gate_of(call);
+  Gate gate = gate_of(call, threadIdx.x);
   enter_stream(call);
   Turn turn = begin_pull(call);
   Shares all = {1, call.bytes, call.bytes, call.bytes};
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_pull(const __grid_co
 
 extern "C" __global__ void __launch_bounds__(512, 1) scatter_pull(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS];
-  Gate gate = gate_of(call);
+  Gate gate = gate_of(call, threadIdx.x);
   enter_stream(call);
   Turn turn = begin_pull(call);
   u64 total = call.stride * (call.channel.ranks - 1) + call.bytes;
@@ -185,7 +185,7 @@ __device__ __forceinline__ void spread_shard(const Call &call, const u64 *source
 }
 
 // A call for the same reason.
-__device__ __noinline__ void spread_ragged(const Call &call, const u64 *sources, const u64 *targets, const Pieces &all) {
+__device__ __noinline__ void spread_ragged(const Call &call, const u64 *sources, const u64 *targets, Pieces all) {
   spread_shard<false, 1>(call, sources, targets, all);
 }
 
@@ -202,7 +202,7 @@ __device__ __forceinline__ void take_shards(const Call &call, u64 results, u64 s
 // Each rank reduces one shard of whole pieces and writes it to all: to their outputs, or behind the input in staging.
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_shot(const __grid_constant__ Call call) {
   __shared__ u64 sources[MAX_RANKS], targets[MAX_RANKS];
-  Gate gate = gate_of(call);
+  Gate gate = gate_of(call, threadIdx.x);
   enter_stream(call);
   Turn turn = begin_pull(call);
   u32 ranks = call.channel.ranks, rank = call.channel.rank;

@@ -2,5 +2,5 @@
 // buffers. Guarantee: that of each kernel's file.
 #include "push.cuh"
 #include "pull.cuh"
-#include "pipe.cuh"
+#include "shards.cuh"
 #include "ring.cuh"

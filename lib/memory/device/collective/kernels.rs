@@ -28,6 +28,9 @@ pub enum CollectiveKernel {
     ReducePull,
     /// All-reduce: every rank reduces a shard from all inputs and writes it to all outputs.
     ReduceTwoShot,
+    /// All-reduce of large buffers: shards are written to their owners' staging, reduced and written to all outputs. Takes
+    /// registered outputs alone; staging of as many bytes as the buffer, shards rounded up to 16.
+    ReducePushShards,
     /// All-reduce: shards are pushed, reduced and pushed on, without a barrier.
     ReduceTwoPush,
     /// All-reduce: partial results go round twice.
@@ -48,10 +51,11 @@ pub enum CollectiveKernel {
 
 impl CollectiveKernel {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ReducePush,
         Self::ReducePull,
         Self::ReduceTwoShot,
+        Self::ReducePushShards,
         Self::ReduceTwoPush,
         Self::ReduceRing,
         Self::ScatterPush,
@@ -68,6 +72,7 @@ impl CollectiveKernel {
             Self::ReducePush => "reduce_push",
             Self::ReducePull => "reduce_pull",
             Self::ReduceTwoShot => "reduce_two_shot",
+            Self::ReducePushShards => "reduce_push_shards",
             Self::ReduceTwoPush => "reduce_two_push",
             Self::ReduceRing => "reduce_ring",
             Self::ScatterPush => "scatter_push",

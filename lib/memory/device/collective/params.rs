@@ -8,8 +8,8 @@ pub const MAX_BLOCKS: u32 = 256;
 
 /// Headers that a rank keeps, call `s` in place `s % HEADERS`.
 pub const HEADERS: u32 = 4;
-/// Words of a block for each peer and parity: flags of three phases, counts of two, which take two words.
-pub const PHASES: u32 = 7;
+/// Flags of a block for each peer and parity.
+pub const PHASES: u32 = 3;
 /// Low bits of a sequence that a flag carries; the fingerprint stands above them.
 pub const EPOCH_BITS: u32 = 16;
 /// Slots and flags are cleared when a sequence is a multiple of this.
@@ -187,12 +187,8 @@ pub mod wait {
     pub const LEAVE: u32 = 3;
     /// For peers to have cleared their slots.
     pub const CLEAN: u32 = 4;
-    /// For a peer's chunk.
-    pub const SENT: u32 = 5;
-    /// For room for a chunk at a peer.
-    pub const TAKEN: u32 = 6;
     /// There was none: the channel was poisoned before.
-    pub const START: u32 = 7;
+    pub const START: u32 = 5;
 }
 
 /// One rank's view of a channel.
