@@ -1,0 +1,118 @@
+//! Others that do the same: NCCL and PyTorch. In: a call in a form. Out: what they take for it. Guarantee: they run in this job, on
+//! the same GPUs, call for call in turn with crossmesh, by the same method (`tests/gpu/collective_rivals.py`); none of them is
+//! asked while a kernel of crossmesh runs.
+
+use super::arguments::{Rival, type_name};
+use super::chain::Form;
+use super::results::RivalTime;
+use crate::bench::error::BenchError;
+use crate::bench::program::{Program, command};
+use crossmesh::base::Deadline;
+use crossmesh::collective::Call;
+use serde::{Deserialize, Serialize};
+use std::io;
+use tempfile::TempDir;
+
+const SCRIPT: &str = include_str!("../../../tests/gpu/collective_rivals.py");
+const NAME: &str = "collective_rivals.py";
+/// For PyTorch to be there, and for one answer.
+const START_LIMIT: u64 = 180;
+const ANSWER_LIMIT: u64 = 120;
+
+/// The program that runs them.
+pub(super) struct Rivals {
+    program: Program,
+    /// Of what is measured.
+    pub(super) versions: String,
+    rivals: Vec<Rival>,
+    /// Where the script lies; removed when this is dropped.
+    _folder: TempDir,
+}
+
+/// What a rival is asked.
+#[derive(Debug, Serialize)]
+struct Question {
+    rival: &'static str,
+    kind: &'static str,
+    count: u64,
+    dtype: &'static str,
+    operation: &'static str,
+    root: u32,
+    hidden: u32,
+    captured: bool,
+    cold: bool,
+    calls: u32,
+    warmups: u32,
+    samples: u32,
+}
+
+/// What it says.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    what: String,
+    p50: Option<f64>,
+    p99: Option<f64>,
+}
+
+/// How often a chain runs: calls, chains that are not timed, chains that are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) calls: u32,
+    pub(super) warmups: u32,
+    pub(super) samples: u32,
+}
+
+impl Rivals {
+    /// Starts them on `ranks` GPUs.
+    pub(super) fn start(rivals: &[Rival], ranks: u32) -> Result<Self, BenchError> {
+        let program = "python3".to_string();
+        let failed = |source: io::Error| BenchError::PeerStart { job: NAME.into(), program: program.clone(), source };
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let path = folder.path().join(NAME);
+        std::fs::write(&path, SCRIPT).map_err(failed)?;
+        let words = [program.clone(), path.to_string_lossy().into_owned(), ranks.to_string()];
+        let child = command(&words).spawn().map_err(failed)?;
+        let mut program = Program::new(NAME, child);
+        let ready = program.answer(Deadline::seconds(START_LIMIT))?;
+        let Some(versions) = ready.strip_prefix("ready ") else {
+            return Err(program.unexpected(ready, "ready VERSIONS"));
+        };
+        Ok(Self { versions: versions.to_string(), program, rivals: rivals.to_vec(), _folder: folder })
+    }
+
+    /// What each takes for a call of `call` in a chain.
+    pub(super) fn times(
+        &mut self,
+        call: &Call,
+        form: Form,
+        hidden: u32,
+        counts: Counts,
+    ) -> Result<Vec<RivalTime>, BenchError> {
+        let mut times = Vec::with_capacity(self.rivals.len());
+        for rival in self.rivals.clone() {
+            let question = Question {
+                rival: rival.name(),
+                kind: call.kind.name(),
+                count: call.count,
+                dtype: type_name(call.dtype),
+                operation: call.operation.name(),
+                root: call.root,
+                hidden,
+                captured: form.captured,
+                cold: form.cold,
+                calls: counts.calls,
+                warmups: counts.warmups,
+                samples: counts.samples,
+            };
+            let text = serde_json::to_string(&question).unwrap_or_default();
+            self.program.tell(&text)?;
+            let line = self.program.answer(Deadline::seconds(ANSWER_LIMIT))?;
+            let answer: Option<Answer> = serde_json::from_str(&line).ok();
+            let Some(Answer { what, p50, p99 }) = answer else {
+                return Err(self.program.unexpected(line, "an object with what, p50 and p99"));
+            };
+            times.push(RivalTime { rival: rival.name(), what, p50, p99 });
+        }
+        Ok(times)
+    }
+}
