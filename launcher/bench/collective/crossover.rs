@@ -11,7 +11,7 @@ use super::rig::Rig;
 use super::sweep::{Tried, best};
 use crate::bench::error::BenchError;
 use crate::bench::{Complaint, output};
-use crossmesh::base::{Rank, bytes};
+use crossmesh::base::bytes;
 use crossmesh::collective::{Algorithm, Call, Kind, ReduceOperation};
 use crossmesh::comm::{ChannelOptions, Communicator};
 use crossmesh::layout::Dtype;

@@ -30,14 +30,14 @@ pub(crate) use arguments::{Arguments, Request};
 
 use super::error::BenchError;
 use super::{Complaint, output};
-use arguments::refused;
+use arguments::{Rival, refused};
 use chain::{Chain, Form};
 use crossmesh::base::Rank;
 use crossmesh::collective::{Call, Kind};
 use crossmesh::comm::{ChannelOptions, Communicator};
 use measure::{Effort, Timed, Work, check, prepare, time};
 use norm::NormChain;
-use results::{Line, Results, Side};
+use results::{Line, Results, RivalTime, Side};
 use rig::Rig;
 use rivals::{Counts, Rivals};
 
@@ -70,7 +70,8 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
         link: link.map(|link| link.most()),
         lines: Vec::new(),
     };
-    let names: Vec<&str> = request.against.iter().map(|rival| rival.name()).collect();
+    let mut names: Vec<&str> = request.against.iter().map(|rival| rival.name()).collect();
+    names.extend(has_unfused(request).then_some(UNFUSED));
     let shows = leads && output::leaves_room_for_a_table(request.json.as_deref());
     if shows {
         print!("{}", introduction(&results));
@@ -79,11 +80,7 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
     for call in calls(request, ranks) {
         for &form in &forms {
             let mut line = measure_line(&mut rig, request, &call, form)?;
-            if let Some(rivals) = &mut rivals {
-                let (calls, samples) = request.counts(line.bytes);
-                let counts = Counts { calls, warmups: request.warmups, samples };
-                line.rivals = rivals.times(&call, form, request.hidden, counts)?;
-            }
+            line.rivals = rival_times(&mut rig, request, &call, form, rivals.as_mut())?;
             if shows {
                 println!("{}", line.text(results.link, &names));
             }
@@ -98,6 +95,38 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
         output::write_json(&results.for_json(), path)?;
     }
     Ok(complaint)
+}
+
+/// Stands among rivals for what the fused call replaces.
+const UNFUSED: &str = "unfused";
+
+/// Whether the fused call is held against this library's all-reduce and what PyTorch does after it.
+fn has_unfused(request: &Request) -> bool {
+    request.kind == Kind::AllReduceNorm && request.against.contains(&Rival::Torch)
+}
+
+/// What rivals take for a call; collective, rank 0 has them.
+fn rival_times(
+    rig: &mut Rig<'_>,
+    request: &Request,
+    call: &Call,
+    form: Form,
+    rivals: Option<&mut Rivals>,
+) -> Result<Vec<RivalTime>, BenchError> {
+    let (calls, samples) = request.counts(call.total_bytes(rig.ranks()).unwrap_or(u64::MAX));
+    let counts = Counts { calls, warmups: request.warmups, samples };
+    let plain = match has_unfused(request) {
+        true => measure_side(rig, request, &Call { kind: Kind::AllReduce, ..*call }, form)?.0.shown(),
+        false => None,
+    };
+    let Some(rivals) = rivals else { return Ok(Vec::new()) };
+    let mut times = rivals.times(call, form, request.hidden, counts)?;
+    if has_unfused(request) {
+        let norm = rivals.norm(call, form, request.hidden, counts)?;
+        let p50 = plain.zip(norm.p50).map(|(plain, norm)| plain.p50 + norm);
+        times.push(RivalTime { rival: UNFUSED, what: format!("crossmesh all_reduce, then {}", norm.what), p50, p99: None });
+    }
+    Ok(times)
 }
 
 fn introduction(results: &Results) -> String {

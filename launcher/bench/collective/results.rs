@@ -71,7 +71,7 @@ impl Side {
     }
 
     /// Figures that may be shown.
-    fn shown(&self) -> Option<Figures> {
+    pub(super) fn shown(&self) -> Option<Figures> {
         self.figures.filter(|_| !self.is_wrong())
     }
 }

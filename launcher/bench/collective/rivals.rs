@@ -88,31 +88,49 @@ impl Rivals {
         hidden: u32,
         counts: Counts,
     ) -> Result<Vec<RivalTime>, BenchError> {
-        let mut times = Vec::with_capacity(self.rivals.len());
-        for rival in self.rivals.clone() {
-            let question = Question {
-                rival: rival.name(),
-                kind: call.kind.name(),
-                count: call.count,
-                dtype: type_name(call.dtype),
-                operation: call.operation.name(),
-                root: call.root,
-                hidden,
-                captured: form.captured,
-                cold: form.cold,
-                calls: counts.calls,
-                warmups: counts.warmups,
-                samples: counts.samples,
-            };
-            let text = serde_json::to_string(&question).unwrap_or_default();
-            self.program.tell(&text)?;
-            let line = self.program.answer(Deadline::seconds(ANSWER_LIMIT))?;
-            let answer: Option<Answer> = serde_json::from_str(&line).ok();
-            let Some(Answer { what, p50, p99 }) = answer else {
-                return Err(self.program.unexpected(line, "an object with what, p50 and p99"));
-            };
-            times.push(RivalTime { rival: rival.name(), what, p50, p99 });
+        let rivals = self.rivals.clone();
+        rivals.into_iter().map(|rival| self.ask(rival, call.kind.name(), call, form, hidden, counts)).collect()
+    }
+
+    /// What PyTorch takes for the addition and the norm that follow an all-reduce.
+    pub(super) fn norm(
+        &mut self,
+        call: &Call,
+        form: Form,
+        hidden: u32,
+        counts: Counts,
+    ) -> Result<RivalTime, BenchError> {
+        self.ask(Rival::Torch, "norm", call, form, hidden, counts)
+    }
+
+    fn ask(
+        &mut self,
+        rival: Rival,
+        kind: &'static str,
+        call: &Call,
+        form: Form,
+        hidden: u32,
+        counts: Counts,
+    ) -> Result<RivalTime, BenchError> {
+        let question = Question {
+            rival: rival.name(),
+            kind,
+            count: call.count,
+            dtype: type_name(call.dtype),
+            operation: call.operation.name(),
+            root: call.root,
+            hidden,
+            captured: form.captured,
+            cold: form.cold,
+            calls: counts.calls,
+            warmups: counts.warmups,
+            samples: counts.samples,
+        };
+        self.program.tell(&serde_json::to_string(&question).unwrap_or_default())?;
+        let line = self.program.answer(Deadline::seconds(ANSWER_LIMIT))?;
+        match serde_json::from_str(&line) {
+            Ok(Answer { what, p50, p99 }) => Ok(RivalTime { rival: rival.name(), what, p50, p99 }),
+            Err(_) => Err(self.program.unexpected(line, "an object with what, p50 and p99")),
         }
-        Ok(times)
     }
 }
