@@ -6,4 +6,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tests/ci/common.sh
 
 bash tests/ci/gpu_bundle.sh
-bash "$TARGET/gpu-bundle/run.sh" "$TARGET/gpu-results"
+RESULTS=$TARGET/gpu-results bash "$TARGET/gpu-bundle/run.sh"

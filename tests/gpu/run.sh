@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# run.sh [FOLDER]: runs the bundle that `./x gpu-bundle` staged, on a machine with GPUs: facts, all GPU tests and benches,
-# then the same bytes by NCCL where PyTorch is here. Results go to FOLDER (./results). Exits 1 when anything is wrong.
+# run.sh [STEP...]: runs the bundle that `./x gpu-bundle` staged, on a machine with GPUs: facts, then the steps, all where none
+# is named: reshard (tests and benches of transfers), nccl (the same bytes by NCCL, where PyTorch is here). A further step is
+# a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
 set -euo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-results=${1:-$bundle/results}
+results=${RESULTS:-$bundle/results}
+STEPS=(reshard nccl)
 mkdir -p "$results"
 
 # NVRTC where the loader does not look: the toolkit, or the wheel of the Python that is in use.
@@ -20,14 +22,30 @@ find_compiler() {
   done
 }
 
+step_reshard() {
+  timeout 460 "$bundle/gpu-tests" --require --json "$results/gpu.json" 2>&1 | tee "$results/gpu.txt"
+}
+
+step_nccl() {
+  if python3 -c 'import torch' 2>/dev/null; then
+    timeout 90 python3 "$bundle/nccl.py" 2>&1 | tee "$results/nccl.txt"
+  else
+    echo "NCCL not measured: no PyTorch"
+  fi
+}
+
+[ $# -gt 0 ] || set -- "${STEPS[@]}"
+for step in "$@"; do
+  if ! declare -F "step_$step" >/dev/null; then
+    echo "run.sh: no step '$step'; allowed: ${STEPS[*]}" >&2
+    exit 2
+  fi
+done
 find_compiler
 export CROSSMESH_TEST_BIN=$bundle/crossmesh
 status=0
 nvidia-smi --query-gpu=name,uuid,driver_version,pci.bus_id --format=csv || true
-timeout 420 "$bundle/gpu-tests" --require --json "$results/gpu.json" 2>&1 | tee "$results/gpu.txt" || status=1
-if python3 -c 'import torch' 2>/dev/null; then
-  timeout 90 python3 "$bundle/nccl.py" 2>&1 | tee "$results/nccl.txt" || status=1
-else
-  echo "NCCL not measured: no PyTorch"
-fi
+for step in "$@"; do
+  "step_$step" || status=1
+done
 exit $status

@@ -93,11 +93,11 @@ pub(crate) fn find_way(
         return Ok(Way::Staged(why));
     }
     let opened = match memory[group.rank.index()] {
-        MemoryOf::Device(ordinal) => open(ordinal).map(Some),
+        MemoryOf::Device(ordinal) => Device::open(ordinal).map(Some),
         _ => Ok(None),
     };
-    let device = commit(group, opened, deadline)?;
-    let mine: [u8; 16] = device.as_ref().map_or([0; 16], |(device, _)| device.properties().uuid);
+    let device = commit(group, opened.map_err(ExecuteError::from), deadline)?;
+    let mine: [u8; 16] = device.as_ref().map_or([0; 16], |device| device.properties().uuid);
     let identities: Vec<[u8; 16]> = gather(group, &mine, deadline)?;
     let ranks: Vec<usize> = (0..memory.len()).filter(|&rank| matches!(memory[rank], MemoryOf::Device(_))).collect();
     let mut numbers: BTreeMap<[u8; 16], u32> = BTreeMap::new();
@@ -105,16 +105,23 @@ pub(crate) fn find_way(
         let next = numbers.len() as u32;
         numbers.entry(identities[rank]).or_insert(next);
     }
-    if numbers.len() > 1
-        && let Some(why) = untrusted(group, device.as_ref().map(|(device, _)| device), deadline)?
-    {
-        return Ok(Way::Staged(why));
+    let access = if numbers.len() > 1 { peer_access(group, deadline)? } else { PeerAccess::Trusted };
+    if access == PeerAccess::Off {
+        return Ok(Way::Staged("CROSSMESH_PEER_ACCESS is off".into()));
+    }
+    let kernels = device.as_ref().map(Kernels::load).transpose().map_err(ExecuteError::from);
+    let kernels = commit(group, kernels, deadline)?;
+    if access == PeerAccess::Tested {
+        let facts = test(group, device.as_ref(), Test { fresh: false, measured: false }, deadline)?;
+        if let Some(why) = broken(&facts) {
+            return Ok(Way::Staged(why));
+        }
     }
     // Ranks without tensors are in no flow; their number does not matter.
     let domains: Vec<u32> =
         (0..memory.len()).map(|rank| numbers.get(&identities[rank]).copied().unwrap_or(0)).collect();
     Ok(Way::Direct(Places {
-        device,
+        device: device.zip(kernels),
         shared: numbers.len() < ranks.len(),
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
@@ -125,12 +132,6 @@ pub(crate) fn find_way(
 pub(crate) fn unmapped_destination(agreement: &Agreement) -> Option<String> {
     let rank = agreement.mappable.iter().position(|mappable| !mappable[1])?;
     Some(format!("rank {rank} has destinations in memory that peers cannot map, and others read them"))
-}
-
-fn open(ordinal: u32) -> Result<(Device, Arc<Kernels>), ExecuteError> {
-    let device = Device::open(ordinal)?;
-    let kernels = Kernels::load(&device)?;
-    Ok((device, kernels))
 }
 
 /// Why bytes cannot go from GPU to GPU, by what all ranks stated.
@@ -157,19 +158,12 @@ fn why_staged(group: &Group, agreement: &Agreement, route: RouteKind) -> Option<
     (group.mapped == Mapped::Staged).then(|| "CROSSMESH_MAPPED is staged".to_string())
 }
 
-/// Why GPUs must not read from each other; collective.
-fn untrusted(group: &Group, device: Option<&Device>, deadline: Deadline) -> Result<Option<String>, ExecuteError> {
+/// The most careful setting of any rank; collective.
+fn peer_access(group: &Group, deadline: Deadline) -> Result<PeerAccess, ExecuteError> {
     let wanted = env::value::<PeerAccess>(env::PEER_ACCESS).map_err(ExecuteError::from);
     let wanted = commit(group, wanted.map(Option::unwrap_or_default), deadline)?;
     let all: Vec<PeerAccess> = gather(group, &wanted, deadline)?;
-    match all.into_iter().min().unwrap_or_default() {
-        PeerAccess::Off => Ok(Some("CROSSMESH_PEER_ACCESS is off".into())),
-        PeerAccess::Trusted => Ok(None),
-        PeerAccess::Tested => {
-            let facts = test(group, device, Test { fresh: false, measured: false }, deadline)?;
-            Ok(broken(&facts))
-        }
-    }
+    Ok(all.into_iter().min().unwrap_or_default())
 }
 
 /// The first link that did not pass.

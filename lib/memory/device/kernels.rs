@@ -3,6 +3,7 @@
 
 use super::cache::machine_code;
 use super::driver::words;
+use super::allocation::out_of_memory;
 use super::error::DeviceError;
 use super::gpu::Device;
 use super::nvrtc::Compiler;
@@ -157,6 +158,9 @@ pub(super) fn module(
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is a whole one of the compiler; the driver reads its size from its header.
     let result = unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) };
+    if result == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        return Err(out_of_memory(device, code.len() as u64));
+    }
     if result != sys::CUresult::CUDA_SUCCESS {
         let (name, text) = words(result);
         let version = Compiler::load()?.version();
