@@ -124,7 +124,12 @@ fn rival_times(
     if has_unfused(request) {
         let norm = rivals.norm(call, form, request.hidden, counts)?;
         let p50 = plain.zip(norm.p50).map(|(plain, norm)| plain.p50 + norm);
-        times.push(RivalTime { rival: UNFUSED, what: format!("crossmesh all_reduce, then {}", norm.what), p50, p99: None });
+        times.push(RivalTime {
+            rival: UNFUSED,
+            what: format!("crossmesh all_reduce, then {}", norm.what),
+            p50,
+            p99: None,
+        });
     }
     Ok(times)
 }

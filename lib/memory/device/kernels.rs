@@ -1,9 +1,9 @@
 //! The kernels of a device. In: a device. Out: functions that can be launched. Guarantee: compiled or taken from the cache
 //! once per device and process, and loaded whole before the first launch, since loading may wait for running kernels.
 
+use super::allocation::out_of_memory;
 use super::cache::machine_code;
 use super::driver::words;
-use super::allocation::out_of_memory;
 use super::error::DeviceError;
 use super::gpu::Device;
 use super::nvrtc::Compiler;
