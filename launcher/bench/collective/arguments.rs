@@ -5,6 +5,7 @@ use super::chain::Form;
 use crate::bench::error::BenchError;
 use crossmesh::base::bytes;
 use crossmesh::collective::{Algorithm, Kind, ReduceOperation};
+use crossmesh::comm::ChannelOptions;
 use crossmesh::layout::Dtype;
 use std::path::PathBuf;
 
@@ -32,9 +33,10 @@ pub(crate) struct Arguments {
     /// Replays of the chain as a graph; 0 makes no graphs [default: 20, fewer of larger sizes]
     #[arg(short = 'G', long, value_name = "N")]
     cudagraph: Option<u32>,
-    /// Element type, with commas: float, half, bfloat16, double, int32, int64, uint8, fp8_e4m3, fp8_e5m2, or all
-    #[arg(short = 'd', long, value_name = "LIST", default_value = "float")]
-    datatype: String,
+    /// Element type, with commas: float, half, bfloat16, double, int32, int64, uint8, fp8_e4m3, fp8_e5m2, or all [default:
+    /// float; bfloat16 for the fused call]
+    #[arg(short = 'd', long, value_name = "LIST")]
+    datatype: Option<String>,
     /// Reduction, with commas: sum, prod, min, max, avg, or all
     #[arg(short = 'o', long, value_name = "LIST", default_value = "sum")]
     op: String,
@@ -53,6 +55,12 @@ pub(crate) struct Arguments {
     /// Algorithm, in place of the table's: one-shot-push, one-shot-pull, two-shot-push, two-shot, ring, host-ordered
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
+    /// Largest message that goes by words with flags [default: 1M]
+    #[arg(long, value_name = "BYTES")]
+    push_bytes: Option<String>,
+    /// Staging of operands that are not registered [default: 16M]
+    #[arg(long, value_name = "BYTES")]
+    staging_bytes: Option<String>,
     /// Elements of a row of the fused call
     #[arg(long, value_name = "N", default_value_t = 8192)]
     hidden: u32,
@@ -99,7 +107,9 @@ pub(crate) struct Request {
     pub(super) registered: bool,
     modes: Vec<bool>,
     caches: Vec<bool>,
-    pub(super) algorithm: Option<Algorithm>,
+    algorithm: Option<Algorithm>,
+    push_bytes: Option<u64>,
+    staging_bytes: Option<u64>,
     pub(super) hidden: u32,
     pub(super) against: Vec<Rival>,
     pub(super) json: Option<PathBuf>,
@@ -149,7 +159,9 @@ impl Request {
             }
             _ => Ok(value),
         };
-        let types = list("datatype", &arguments.datatype, &TYPES)?;
+        let usual = if kind == Kind::AllReduceNorm { "bfloat16" } else { "float" };
+        let types = list("datatype", arguments.datatype.as_deref().unwrap_or(usual), &TYPES)?;
+        let size = |text: &Option<String>| text.as_deref().map(bytes::parse).transpose().map_err(BenchError::Bytes);
         let operations = ReduceOperation::ALL.map(|operation| (operation.name(), operation));
         let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
         let algorithm = arguments.algorithm.iter().map(|name| list("algorithm", name, &algorithms));
@@ -178,6 +190,8 @@ impl Request {
             modes,
             caches: list("l2", &arguments.l2, &[("warm", false), ("cold", true)])?,
             algorithm: algorithm.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().next(),
+            push_bytes: size(&arguments.push_bytes)?,
+            staging_bytes: size(&arguments.staging_bytes)?,
             hidden: arguments.hidden,
             against,
             json: arguments.json.clone(),
@@ -214,6 +228,12 @@ impl Request {
         let mut counts: Vec<u64> = self.sizes.iter().map(|size| (size / unit).max(least) * rows).collect();
         counts.dedup();
         counts
+    }
+
+    /// How the channel is made.
+    pub(super) fn options(&self) -> ChannelOptions {
+        let Self { algorithm, push_bytes, staging_bytes, .. } = *self;
+        ChannelOptions { algorithm, push_bytes, staging_bytes, ..ChannelOptions::default() }
     }
 
     /// Calls of a chain, and timed chains.
@@ -339,7 +359,7 @@ mod tests {
             let error = request(Kind::AllReduce, &words).unwrap_err();
             assert!(error.is_bad_input(), "{words:?}");
         }
-        for words in [["-d", "float"], ["--hidden", "6"], ["-o", "max"]] {
+        for words in [["-d", "float"], ["--hidden", "6"], ["-o", "max"], ["--staging-bytes", "much"]] {
             assert!(request(Kind::AllReduceNorm, &words).unwrap_err().is_bad_input(), "{words:?}");
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn launches(algorithm: Algorithm, bytes: u64, most: u16, registered: 
         for blocks in blocks.clone() {
             let all = u64::from(blocks) * u64::from(threads);
             let fits = all < 2 * units || (blocks == 1 && threads == THREADS[0]);
-            let suffices = all * 16 >= units || u32::from(blocks) * 2 >= u32::from(most);
+            let suffices = all * 16 >= units || u32::from(blocks) * 4 >= u32::from(most);
             let launch = Launch { algorithm, blocks, threads, registered };
             if fits && suffices && !found.contains(&launch) {
                 found.push(launch);
@@ -70,6 +70,6 @@ mod tests {
     fn small_calls_get_few_threads_and_large_ones_many() {
         let of = |bytes| launches(Algorithm::OneShotPush, bytes, 132, false);
         assert!(of(1 << 10).iter().all(|launch| u64::from(launch.blocks) * u64::from(launch.threads) <= 256));
-        assert!(of(64 << 20).iter().all(|launch| launch.blocks >= 66));
+        assert!(of(64 << 20).iter().all(|launch| launch.blocks >= 33));
     }
 }

@@ -34,7 +34,7 @@ use arguments::{Rival, refused};
 use chain::{Chain, Form};
 use crossmesh::base::Rank;
 use crossmesh::collective::{Call, Kind};
-use crossmesh::comm::{ChannelOptions, Communicator};
+use crossmesh::comm::Communicator;
 use measure::{Effort, Timed, Work, check, prepare, time};
 use norm::NormChain;
 use results::{Line, Results, RivalTime, Side};
@@ -53,8 +53,7 @@ pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, 
     let leads = world.rank() == Rank(0);
     let largest = calls(request, ranks).iter().filter_map(|call| call.total_bytes(ranks)).max();
     let link = if largest >= Some(LARGE) { limits::two_way(world)? } else { None };
-    let options = ChannelOptions { algorithm: request.algorithm, ..ChannelOptions::default() };
-    let mut rig = Rig::new(world, room(request, world), request.registered, &options)?;
+    let mut rig = Rig::new(world, room(request, world), request.registered, &request.options())?;
     let forms = forms(&mut rig, request)?;
     let mut rivals = match leads && !request.against.is_empty() {
         true => Some(Rivals::start(&request.against, ranks)?),

@@ -93,8 +93,8 @@ impl NormChain {
             let factor = 1.0 / (squares / f64::from(self.hidden) + f64::from(EPSILON)).sqrt();
             let is_wrong = |(column, found): (usize, &f64)| {
                 let exact = value(column) * factor * weights[column % PERIOD as usize];
-                // Written so that a NaN is wrong.
-                !((found - exact).abs() <= exact.abs() / 64.0)
+                let error = (found - exact).abs();
+                error.is_nan() || error > exact.abs() / 64.0
             };
             wrong += found.iter().enumerate().filter(|&pair| is_wrong(pair)).count() as u64;
         }

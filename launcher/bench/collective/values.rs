@@ -122,7 +122,7 @@ mod tests {
             found[at] ^= 1;
         }
         assert_eq!(values.wrong(first, &found), 3);
-        assert_eq!(Values::of_rank(Dtype::BF16, 1).wrong(first, &values.repeated(first, 100)) > 90, true);
+        assert!(Values::of_rank(Dtype::BF16, 1).wrong(first, &values.repeated(first, 100)) > 90);
     }
 
     #[test]
