@@ -31,6 +31,10 @@ pub(crate) struct Arguments {
     /// Destination ranks in mesh order [default: the second role, else the first ranks that are no source]
     #[arg(long, value_name = "LIST")]
     pub(crate) dst_ranks: Option<String>,
+    /// Type in which F32, F16 and BF16 tensors arrive: f32, f16 or bf16, rounded to nearest even; others keep theirs, as do
+    /// those whose rule says cast = "never" [default: as in the model]
+    #[arg(long, value_name = "DTYPE")]
+    pub(crate) cast: Option<String>,
     /// How bytes travel: hierarchical, flat or gather-broadcast; CROSSMESH_ROUTE overrides it [default: hierarchical]
     #[arg(long, value_name = "ROUTE")]
     pub(crate) route: Option<String>,

@@ -92,6 +92,11 @@ pub(crate) enum RefitError {
     /// A tensor arrived wrong.
     #[error("tensor {tensor:?} ({dtype}) arrived wrong on rank {rank}: {what}")]
     Wrong { tensor: String, dtype: Dtype, rank: Rank, what: String },
+    /// A wrong count.
+    #[error(
+        "{saturated} finite values are said to have become infinite on their way; the sources have {counted} that do"
+    )]
+    Saturated { saturated: u64, counted: u64 },
     /// Digests of another rank.
     #[error("rank {rank} sent digests that cannot be read; all ranks must run the same version")]
     Digests {
@@ -145,7 +150,7 @@ impl RefitError {
                 cause,
                 ExecuteError::Env(_) | ExecuteError::Staging { .. } | ExecuteError::OptionsDiffer { .. }
             ),
-            Self::Wrong { .. } | Self::Comm(_) | Self::Write(_) | Self::Stream { .. } => false,
+            Self::Wrong { .. } | Self::Saturated { .. } | Self::Comm(_) | Self::Write(_) | Self::Stream { .. } => false,
             _ => true,
         }
     }

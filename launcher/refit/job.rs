@@ -47,16 +47,17 @@ pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request
     let mut transfer = agree(world, prepared.map_err(RefitError::from), deadline()?)?;
     let report = transfer.report().clone();
     let seconds = job.transfer(&mut transfer)?;
+    let saturated = job.sum(transfer.saturated())?;
     // The measurement takes staging memory too.
     drop(transfer);
     let rate = job.nic_rate(&report)?;
     if arguments.verify {
-        job.verify()?;
+        job.verify(saturated)?;
     }
     if let Some(folder) = &arguments.out {
         job.write(folder)?;
     }
-    let results = job.results(&report, rate, &seconds)?;
+    let results = job.results(&report, rate, &seconds, saturated)?;
     let shown = if world.rank() == SPEAKER { output::publish(&results, arguments.json.as_deref()) } else { Ok(()) };
     agree(world, shown, deadline()?)
 }
@@ -134,10 +135,21 @@ impl<'a> Job<'a> {
         Ok(seconds)
     }
 
-    fn verify(&self) -> Result<(), RefitError> {
+    /// The sum of all ranks' counts.
+    fn sum(&self, count: u64) -> Result<u64, RefitError> {
+        let all = self.world.allgather(&count.to_le_bytes(), deadline()?)?;
+        // Every rank sends eight bytes.
+        Ok(all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).sum())
+    }
+
+    /// Compares everything that arrived, and the count of values that became infinite.
+    fn verify(&self, saturated: u64) -> Result<(), RefitError> {
         let held = |memory| Held { memory, rank: self.world.rank() };
         let promised = verify::promised(&self.manifest, self.world.size(), &held(&self.source));
-        let promised = agree(self.world, promised, deadline()?)?;
+        let (promised, counted) = agree(self.world, promised, deadline()?)?;
+        let counted = self.sum(counted)?;
+        let same = if counted == saturated { Ok(()) } else { Err(RefitError::Saturated { saturated, counted }) };
+        agree(self.world, same, deadline()?)?;
         let all = self.world.allgather(&verify::encode(&promised), deadline()?)?;
         let expected = verify::expected(self.world.rank(), &all);
         let mine = expected
@@ -153,7 +165,7 @@ impl<'a> Job<'a> {
     }
 
     /// Joins all ranks' numbers; the time of a run is that of its slowest rank.
-    fn results(&self, report: &Report, rate: NicRate, seconds: &[f64]) -> Result<Results, RefitError> {
+    fn results(&self, report: &Report, rate: NicRate, seconds: &[f64], saturated: u64) -> Result<Results, RefitError> {
         let mine = serde_json::to_vec(&(seconds, report.staging_bytes, self.model.is_here())).unwrap_or_default();
         let all = self.world.allgather(&mine, deadline()?)?;
         let all: Vec<(Vec<f64>, u64, bool)> =
@@ -178,6 +190,8 @@ impl<'a> Job<'a> {
             model: self.arguments.model.display().to_string(),
             src: self.request.src.spec.to_string(),
             dst: self.request.dst.spec.to_string(),
+            cast: self.request.cast.map(|dtype| dtype.to_string()),
+            saturated,
             route: report.route.kind.to_string(),
             injection: report.route.injection.to_string(),
             tensors: report.tensors,

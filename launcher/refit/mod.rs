@@ -5,6 +5,7 @@
 //! `--verify` every byte was compared.
 
 mod arguments;
+mod cast;
 mod consent;
 mod error;
 mod everywhere;

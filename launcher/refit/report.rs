@@ -28,6 +28,10 @@ pub(super) struct Results {
     pub(super) model: String,
     pub(super) src: String,
     pub(super) dst: String,
+    /// Type in which floats arrived, where that was asked for.
+    pub(super) cast: Option<String>,
+    /// Finite values that became infinite on the way.
+    pub(super) saturated: u64,
     pub(super) route: String,
     pub(super) injection: String,
     pub(super) tensors: usize,
@@ -89,6 +93,9 @@ impl Results {
         row("layouts", format!("{} to {} on {} ranks, {} domains", self.src, self.dst, self.ranks, self.domains));
         row("route", format!("{}, injection {}", self.route, self.injection));
         row("tensors", self.tensors.to_string());
+        if let Some(dtype) = &self.cast {
+            row("cast", format!("floats to {dtype}, {} finite values became infinite", self.saturated));
+        }
         row("bytes", format!("{} ({})", self.bytes, human(self.bytes)));
         row("delivered", format!("{} ({})", self.delivered_bytes, human(self.delivered_bytes)));
         row("crossed domains", format!("{} ({})", self.inter_domain_bytes, human(self.inter_domain_bytes)));

@@ -51,7 +51,14 @@ pub(super) fn manifest(
     let described = model.description("given")?;
     let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
     let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
-    Ok(model_manifest(&described, source, destination)?)
+    let made = model_manifest(&described, source, destination)?;
+    match request.cast {
+        Some(dtype) => {
+            let manifest = made.manifest.cast_to(dtype, &made.keep_dtype)?;
+            Ok(ModelManifest { manifest, ..made })
+        }
+        None => Ok(made),
+    }
 }
 
 impl SideMemory {

@@ -6,6 +6,7 @@ use super::error::RefitError;
 use crossmesh::base::env::EnvError;
 use crossmesh::base::{Rank, bytes, env};
 use crossmesh::execute::Mapped;
+use crossmesh::layout::Dtype;
 use crossmesh::layout::parallel::ParallelSpec;
 use crossmesh::route::RouteOptions;
 use std::collections::BTreeSet;
@@ -31,6 +32,7 @@ pub(crate) struct SideRequest {
 pub(crate) struct Request {
     pub(crate) src: SideRequest,
     pub(crate) dst: SideRequest,
+    pub(crate) cast: Option<Dtype>,
     pub(crate) route: RouteOptions,
     pub(crate) memory: MemoryChoice,
     pub(crate) nic_rate: Option<f64>,
@@ -63,6 +65,13 @@ impl Request {
             "private" => MemoryChoice::Private,
             text => return Err(option("memory", text, "allowed: shared, private".into())),
         };
+        let cast = match arguments.cast.as_deref() {
+            None => None,
+            Some("f32") => Some(Dtype::F32),
+            Some("f16") => Some(Dtype::F16),
+            Some("bf16") => Some(Dtype::BF16),
+            Some(text) => return Err(option("cast", text, "allowed: f32, f16, bf16".into())),
+        };
         if arguments.repeat == 0 {
             return Err(option("repeat", "0", "run at least once".into()));
         }
@@ -70,6 +79,7 @@ impl Request {
         Ok(Self {
             src: SideRequest::parse("src", &arguments.src, arguments.src_ranks.as_deref())?,
             dst: SideRequest::parse("dst", &arguments.dst, arguments.dst_ranks.as_deref())?,
+            cast,
             route,
             memory,
             nic_rate,
@@ -231,6 +241,7 @@ mod tests {
         Ok(Request {
             src: SideRequest::parse("src", src, src_ranks)?,
             dst: SideRequest::parse("dst", dst, dst_ranks)?,
+            cast: None,
             route: RouteOptions::default(),
             memory: MemoryChoice::Shared,
             nic_rate: None,

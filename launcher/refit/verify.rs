@@ -2,13 +2,14 @@
 //! Guarantee: digests are computed from the source ranks' own memory and from the destinations'; and where the model is
 //! on the host, every destination byte is compared with what the model says.
 
+use super::cast;
 use super::error::RefitError;
 use super::shards::{SideMemory, StoredBox, byte_strides, for_each_row, stored_boxes};
 use crate::checkpoint::{Model, Region};
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::layout::content_digest::{TensorBox, digest_box, name_seed};
-use crossmesh::layout::{Interval, Layout, Location};
+use crossmesh::layout::{Dtype, Interval, Layout, Location};
 use crossmesh::plan::{Manifest, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +27,12 @@ pub(super) struct Held<'a> {
 }
 
 /// Digests that this rank's sources promise: for every cell of which it is the lowest holder, to every wanter, as often
-/// as that stores it.
-pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -> Result<Digests, RefitError> {
+/// as that stores it. And how many of their finite values a cast makes infinite.
+pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -> Result<(Digests, u64), RefitError> {
     let plan = Plan::compile(manifest.clone(), size)?;
     let bytes = held.memory.buffer.read().map_err(CommError::from)?;
     let mut digests = Digests::new();
+    let mut saturated = 0;
     for class in plan.classes().iter().filter(|class| class.holders.first() == Some(&held.rank)) {
         for &cell in &class.cells {
             let tensor = &manifest.tensors()[cell.tensor as usize];
@@ -44,7 +46,9 @@ pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -
                 local: places.iter().map(|place| place.local).collect(),
                 step: places.iter().map(|place| place.step).collect(),
             };
-            let digest = digest(&part, &tensor.name, &tensor.source, held, cell.tensor, &bytes)?;
+            let wanted = tensor.destination.dtype();
+            let (digest, infinite) = digest(&part, (&tensor.name, cell.tensor), &tensor.source, wanted, held, &bytes)?;
+            saturated += infinite;
             for &wanter in &class.wanters {
                 let copies = copies(&tensor.destination, wanter, intervals);
                 let sum = digests.entry((wanter.0, cell.tensor)).or_default();
@@ -52,7 +56,7 @@ pub(super) fn promised(manifest: &Arc<Manifest>, size: usize, held: &Held<'_>) -
             }
         }
     }
-    Ok(digests)
+    Ok((digests, saturated))
 }
 
 /// How often `rank` stores a box.
@@ -64,16 +68,16 @@ fn copies(layout: &Layout, rank: Rank, intervals: &[Interval]) -> u64 {
     maps.iter().zip(intervals).map(|(map, &interval)| map.places(interval).count() as u64).product()
 }
 
-/// Digest of a box of a local tensor.
+/// Digest of what the elements of a box of a local tensor are as elements of `wanted`, and how many become infinite.
 fn digest(
     part: &StoredBox,
-    name: &str,
+    (name, tensor): (&str, u32),
     layout: &Layout,
+    wanted: Dtype,
     held: &Held<'_>,
-    tensor: u32,
     bytes: &[u8],
-) -> Result<u64, RefitError> {
-    let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok(0) };
+) -> Result<(u64, u64), RefitError> {
+    let Some((offset, shape)) = &held.memory.tensors[tensor as usize] else { return Ok((0, 0)) };
     let (start, strides) = part.place(&byte_strides(shape, layout.dtype().bytes()));
     let region = TensorBox {
         bytes: &bytes[(offset + start) as usize..(offset + layout.local_bytes(held.rank)) as usize],
@@ -83,7 +87,17 @@ fn digest(
         extent: &part.extent,
         strides: &strides,
     };
-    digest_box(&region, name_seed(name)).map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
+    let digest = |region: &TensorBox<'_>| {
+        let digest = digest_box(region, name_seed(name));
+        digest.map_err(|source| RefitError::Digest { tensor: name.to_string(), source })
+    };
+    if layout.dtype() == wanted {
+        return Ok((digest(&region)?, 0));
+    }
+    let (bytes, saturated) = cast::cast(&cast::packed(&region), layout.dtype(), wanted);
+    let strides = byte_strides(&part.extent, wanted.bytes());
+    let region = TensorBox { bytes: &bytes, dtype: wanted, strides: &strides, ..region };
+    Ok((digest(&region)?, saturated))
 }
 
 /// Digests for the other ranks.
@@ -130,18 +144,20 @@ pub(super) fn check(
         let local = &bytes[*offset as usize..][..layout.local_bytes(held.rank) as usize];
         let mut found = 0u64;
         for stored in stored_boxes(&maps) {
-            found = found.wrapping_add(digest(&stored, &tensor.name, layout, held, index as u32, &bytes)?);
+            let (sum, _) = digest(&stored, (&tensor.name, index as u32), layout, layout.dtype(), held, &bytes)?;
+            found = found.wrapping_add(sum);
             let region = Region { lo: &stored.lo, extent: &stored.extent };
+            let dtypes = (tensor.source.dtype(), layout.dtype());
             let matched = if !model.is_here() {
                 Ok(())
             } else if stored.extent == *shape {
-                model.matches(index, region, local)
+                cast::matches(model, index, region, dtypes, local)
             } else {
                 let mut packed = vec![0u8; (stored.extent.iter().product::<u64>() * layout.dtype().bytes()) as usize];
                 for_each_row(&stored, &strides, layout.dtype().bytes(), |to, from, count| {
                     packed[to..to + count].copy_from_slice(&local[from..from + count]);
                 });
-                model.matches(index, region, &packed)
+                cast::matches(model, index, region, dtypes, &packed)
             };
             matched.map_err(|error| wrong(error.to_string()))?;
         }

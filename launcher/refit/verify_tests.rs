@@ -83,7 +83,7 @@ impl Case {
         let held = |memory, rank| Held { memory, rank: Rank(rank) };
         let promise = |rank: u32| {
             let held = held(&self.sources[rank as usize], rank);
-            encode(&promised(&self.manifest, RANKS as usize, &held).unwrap())
+            encode(&promised(&self.manifest, RANKS as usize, &held).unwrap().0)
         };
         let all: Vec<Vec<u8>> = (0..RANKS).map(promise).collect();
         let judge = |rank: u32| {

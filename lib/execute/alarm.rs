@@ -81,13 +81,23 @@ impl Alarm {
             return Ok(());
         }
         listening.wanted = Some(rings);
-        if listening.thread.is_none() {
+        self.start(&mut listening)?;
+        drop(listening);
+        self.asked.notify_one();
+        Ok(())
+    }
+
+    /// Starts the listener, unless it runs: a transfer that may need it does so at init, since a thread allocates.
+    pub(super) fn prepare(self: &Arc<Self>) -> Result<(), ExecuteError> {
+        self.start(&mut self.lock())
+    }
+
+    fn start(self: &Arc<Self>, listening: &mut Listening) -> Result<(), ExecuteError> {
+        if listening.thread.is_none() && !listening.stop {
             let alarm = self.clone();
             let thread = std::thread::Builder::new().name("crossmesh-bell".into()).spawn(move || alarm.run());
             listening.thread = Some(thread.map_err(|source| ExecuteError::Thread { source })?);
         }
-        drop(listening);
-        self.asked.notify_one();
         Ok(())
     }
 

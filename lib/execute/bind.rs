@@ -6,9 +6,9 @@ use super::exchange::Export;
 use super::program::Program;
 use super::tensors::{LocalTensors, locate, places};
 use super::{ExecuteError, Side};
-use crate::layout::{AxisMap, Location};
-use crate::memory::copy::{CopyTable, Placed};
-use crate::plan::Plan;
+use crate::layout::{AxisMap, Dtype, Location};
+use crate::memory::copy::{CopyTable, Operation, Placed, Sum};
+use crate::plan::{Plan, PlanError};
 use crate::route::Piece;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,6 +29,24 @@ pub(super) enum Place {
     Slot,
     /// A slot for sending.
     SendSlot,
+    /// The slot of the sum that the item is a term of.
+    SumSlot(u32),
+}
+
+/// What a copy does with its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Onto {
+    /// Replaces what it holds; values that become infinite on the way are counted or not.
+    Replaced { counted: bool },
+    /// Adds to what it holds.
+    Added,
+}
+
+impl Onto {
+    /// For all places in which one rank stores the same: values that become infinite count in the first at most.
+    pub(super) fn places(counted: bool) -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Replaced { counted }).chain(std::iter::repeat(Self::Replaced { counted: false }))
+    }
 }
 
 /// Boxes between two places.
@@ -39,49 +57,72 @@ pub(super) struct CopyOp {
     pub(super) boxes: Range<u32>,
 }
 
+/// A copy of what has one type on both sides.
+pub(super) const UNCHANGED: Onto = Onto::Replaced { counted: false };
+
 /// One end of a stretch of a cell.
 #[derive(Debug, Clone)]
 pub(super) enum End<'a> {
     /// In a tensor: byte position of the cell's first element, byte strides.
-    Tensor { offset: u64, strides: Cow<'a, [u64]> },
+    Tensor { offset: u64, strides: Cow<'a, [u64]>, dtype: Dtype },
     /// Packed from this byte on.
-    Packed { offset: u64 },
+    Packed { offset: u64, dtype: Dtype },
 }
 
-/// Appends the boxes of a piece.
+impl End<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            End::Tensor { dtype, .. } | End::Packed { dtype, .. } => *dtype,
+        }
+    }
+}
+
+/// Appends the boxes of a piece; where the types of its ends differ, elements change on the way.
 pub(super) fn append(
     table: &mut CopyTable,
     plan: &Plan,
     piece: &Piece,
     source: &End<'_>,
     destination: &End<'_>,
+    onto: Onto,
 ) -> Result<(), ExecuteError> {
     let extents: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.len()).collect();
-    let element = plan.element_bytes(piece.cell.tensor);
+    let (from, to) = (source.dtype(), destination.dtype());
+    let operation = match onto {
+        Onto::Replaced { counted } => Operation::between(from, to, counted),
+        Onto::Added => Sum::of(from, to).map(Operation::Add),
+    };
+    let operation = operation.ok_or_else(|| no_cast(plan, piece, from, to))?;
     for sub in sub_boxes(&extents, piece.start, piece.end) {
-        let packed = row_major(&sub.extents, element);
         let place = |end: &End<'_>| match end {
             // Strides may be a peer's. What saturates ends outside of every memory, which the table refuses.
-            End::Tensor { offset, strides } => sub
+            End::Tensor { offset, strides, .. } => sub
                 .lo
                 .iter()
                 .zip(strides.iter())
                 .fold(*offset, |sum, (&index, &stride)| sum.saturating_add(index.saturating_mul(stride))),
-            End::Packed { offset } => offset + (sub.first - piece.start) * element,
+            End::Packed { offset, dtype } => offset + (sub.first - piece.start) * dtype.bytes(),
         };
         let strides = |end: &End<'_>| match end {
             End::Tensor { strides, .. } => strides.to_vec(),
-            End::Packed { .. } => packed.clone(),
+            End::Packed { dtype, .. } => row_major(&sub.extents, dtype.bytes()),
         };
-        let (from, to) = (strides(source), strides(destination));
-        table.push(
+        let (read, written) = (strides(source), strides(destination));
+        table.push_changed(
             &sub.extents,
-            element,
-            Placed { offset: place(source), strides: &from },
-            Placed { offset: place(destination), strides: &to },
+            from.bytes(),
+            operation,
+            Placed { offset: place(source), strides: &read },
+            Placed { offset: place(destination), strides: &written },
         )?;
     }
     Ok(())
+}
+
+/// A type that a manifest should have refused.
+fn no_cast(plan: &Plan, piece: &Piece, source_dtype: Dtype, destination_dtype: Dtype) -> PlanError {
+    let name = plan.manifest().tensors()[piece.cell.tensor as usize].name.clone();
+    PlanError::Cast { name, source_dtype, destination_dtype }
 }
 
 fn row_major(extents: &[u64], element: u64) -> Vec<u64> {
@@ -96,31 +137,52 @@ fn row_major(extents: &[u64], element: u64) -> Vec<u64> {
 pub(super) fn own_end<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piece: &Piece) -> Option<End<'a>> {
     let tensor = local.side(side)[piece.cell.tensor as usize].as_ref()?;
     let place = locate(local.maps(side, piece.cell.tensor)?, &plan.cell(piece.cell).intervals)?;
-    end_at(tensor.offset, &tensor.strides, &place)
+    end_at(tensor.offset, &tensor.strides, &place, side_dtype(plan, side, piece.cell.tensor))
+}
+
+/// Type of a tensor on one side.
+pub(super) fn side_dtype(plan: &Plan, side: Side, tensor: u32) -> Dtype {
+    let tensor = &plan.manifest().tensors()[tensor as usize];
+    match side {
+        Side::Source => tensor.source.dtype(),
+        Side::Destination => tensor.destination.dtype(),
+    }
+}
+
+/// Whether an item's elements travel as they are in the tensors of one side.
+pub(super) fn is_unchanged(program: &Program, plan: &Plan, side: Side, item: u32) -> bool {
+    let pieces = program.item_pieces(item).iter();
+    pieces
+        .map(|piece| piece.cell.tensor)
+        .all(|tensor| side_dtype(plan, side, tensor) == program.dtype(plan, item, tensor))
 }
 
 /// A piece's cell in one of this rank's tensors, in every place.
 pub(super) fn own_ends<'a>(plan: &Plan, local: &'a LocalTensors, side: Side, piece: &Piece) -> Option<Vec<End<'a>>> {
     let tensor = local.side(side)[piece.cell.tensor as usize].as_ref()?;
     let places = places(local.maps(side, piece.cell.tensor)?, &plan.cell(piece.cell).intervals);
-    places.iter().map(|place| end_at(tensor.offset, &tensor.strides, place)).collect()
+    let dtype = side_dtype(plan, side, piece.cell.tensor);
+    places.iter().map(|place| end_at(tensor.offset, &tensor.strides, place, dtype)).collect()
 }
 
 /// A piece's cell in a peer's tensor, in the first place if there are several.
 pub(super) fn peer_end<'a>(
     plan: &Plan,
+    side: Side,
     maps: &[AxisMap],
     export: &'a Export,
     base: u64,
     piece: &Piece,
 ) -> Option<End<'a>> {
     let place = locate(maps, &plan.cell(piece.cell).intervals)?;
-    end_at(base.checked_add(export.offset)?, &export.strides, &place)
+    let dtype = side_dtype(plan, side, piece.cell.tensor);
+    end_at(base.checked_add(export.offset)?, &export.strides, &place, dtype)
 }
 
 /// A piece's cell in a peer's tensor, in every place.
 pub(super) fn peer_ends<'a>(
     plan: &Plan,
+    side: Side,
     maps: &[AxisMap],
     export: &'a Export,
     base: u64,
@@ -128,11 +190,12 @@ pub(super) fn peer_ends<'a>(
 ) -> Option<Vec<End<'a>>> {
     let offset = base.checked_add(export.offset)?;
     let places = places(maps, &plan.cell(piece.cell).intervals);
-    places.iter().map(|place| end_at(offset, &export.strides, place)).collect()
+    let dtype = side_dtype(plan, side, piece.cell.tensor);
+    places.iter().map(|place| end_at(offset, &export.strides, place, dtype)).collect()
 }
 
 /// The end at `place` of a tensor; strides may be a peer's, so everything is checked.
-fn end_at<'a>(offset: u64, strides: &'a [u64], place: &[Location]) -> Option<End<'a>> {
+fn end_at<'a>(offset: u64, strides: &'a [u64], place: &[Location], dtype: Dtype) -> Option<End<'a>> {
     if strides.len() != place.len() {
         return None;
     }
@@ -142,7 +205,7 @@ fn end_at<'a>(offset: u64, strides: &'a [u64], place: &[Location]) -> Option<End
     } else {
         place.iter().zip(strides).map(|(at, &stride)| at.step.checked_mul(stride)).collect::<Option<_>>()?
     };
-    Some(End::Tensor { offset: offset.checked_add(inside)?, strides })
+    Some(End::Tensor { offset: offset.checked_add(inside)?, strides, dtype })
 }
 
 /// A contiguous stretch of a packed chunk that lies contiguously in a tensor.
@@ -154,7 +217,8 @@ pub(super) struct Run {
     pub(super) bytes: u64,
 }
 
-/// The runs of an item in the tensors that `end` finds, in packed order; neighbours are joined.
+/// The runs of an item in the tensors that `end` finds, in packed order; neighbours are joined. Its elements must be
+/// unchanged there.
 pub(super) fn runs<'a>(
     program: &Program,
     plan: &Plan,
@@ -166,7 +230,8 @@ pub(super) fn runs<'a>(
     for piece in program.item_pieces(item) {
         let Some(tensor_end) = end(piece) else { continue };
         let mut table = CopyTable::new();
-        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed })?;
+        let dtype = tensor_end.dtype();
+        append(&mut table, plan, piece, &tensor_end, &End::Packed { offset: packed, dtype }, UNCHANGED)?;
         table.runs(0..table.len(), |offset, packed, bytes| match runs.last_mut() {
             Some(last)
                 if last.tensor == piece.cell.tensor
@@ -177,7 +242,7 @@ pub(super) fn runs<'a>(
             }
             _ => runs.push(Run { packed, tensor: piece.cell.tensor, offset, bytes }),
         });
-        packed += (piece.end - piece.start) * plan.element_bytes(piece.cell.tensor);
+        packed += (piece.end - piece.start) * dtype.bytes();
     }
     Ok(runs)
 }
@@ -199,7 +264,7 @@ pub(super) fn count_runs(
     for piece in program.item_pieces(item) {
         if let Some(end) = own_end(plan, local, side, piece) {
             let mut table = CopyTable::new();
-            append(&mut table, plan, piece, &end, &End::Packed { offset: 0 })?;
+            append(&mut table, plan, piece, &end, &End::Packed { offset: 0, dtype: end.dtype() }, UNCHANGED)?;
             count += table.run_count(0..table.len());
         }
     }

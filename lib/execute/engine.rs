@@ -120,6 +120,11 @@ impl Engine {
         self.shared.lock()
     }
 
+    /// Makes ready for a transfer that waits for mapped peers and a network at once.
+    pub(super) fn prepare_for_both(&self) -> Result<(), ExecuteError> {
+        self.shared.alarm.prepare()
+    }
+
     /// Starts a transfer, behind what `stream` holds if one is given.
     pub(super) fn start(&self, execution: u32, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         let mut inner = self.shared.lock();

@@ -64,6 +64,16 @@ pub enum ExecuteError {
     /// A GPU.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A sum or a cast on a GPU.
+    #[error(
+        "tensor {tensor:?}: {change} on the way, which happens in the memory of hosts only; do it before or after the transfer, or move the tensor through host memory"
+    )]
+    ChangeOnDevices {
+        /// Tensor.
+        tensor: String,
+        /// What would happen to its elements.
+        change: &'static str,
+    },
     /// A stream for a transfer of hosts.
     #[error("this rank has no tensors of the transfer on a GPU, so it cannot be put on a stream; use start")]
     StreamOfHost,

@@ -32,6 +32,7 @@ mod reach;
 mod request;
 mod rest;
 mod signals;
+mod sums;
 mod tensors;
 mod turns;
 

@@ -72,7 +72,7 @@ pub(super) fn plan(
         hops: flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0),
         // Who feeds does not depend on the size of chunks.
         feeds: reach(group, agreement, 0).is_feeder(topology, &flows, group.rank),
-        flows: flows.iter().filter(|flow| flow.place.parent.is_none()).count() as u64,
+        flows: flows.iter().filter(|flow| flow.path.root() == group.rank).count() as u64,
         unique: plan.classes().iter().filter(lowest).map(|class| class.bytes).sum(),
         coverage,
         traffic: traffic_of(&flows, topology, group.rank),

@@ -3,7 +3,7 @@
 //! waited for; what it reserved is given back when it is dropped.
 
 use super::agree::Agreement;
-use super::bind::{count_runs, is_direct, is_repeated};
+use super::bind::{count_runs, is_direct, is_repeated, is_unchanged};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::budget::{Allowance, allowance};
 use super::engine::Inner;
@@ -166,6 +166,9 @@ pub(super) fn prepare(
     let board_bytes = (u64::from(board.words) * 8).next_multiple_of(BOARD_ALIGNMENT);
     let staging_bytes = slots.bytes * u64::from(slots.send.end);
     let memory = reserve(group, board_bytes, staging_bytes, allowance.is_shared)?;
+    if program.is_over_both() {
+        group.engine.prepare_for_both()?;
+    }
     let (number, links) = {
         let mut engine = group.engine.lock();
         (engine.reserve_execution(), engine.links.len())
@@ -243,7 +246,8 @@ fn direct_items(
             let runs = count_runs(program, plan, local, Side::Destination, number as u32)?;
             let repeated = is_repeated(program, plan, local, Side::Destination, number as u32);
             let device = local.touch_device(Side::Destination, &program.tensors_of(&[number as u32]));
-            direct[number] = any && is_direct(runs, item.bytes) && !repeated && !device;
+            let unchanged = is_unchanged(program, plan, Side::Destination, number as u32);
+            direct[number] = any && unchanged && is_direct(runs, item.bytes) && !repeated && !device;
         }
     }
     Ok(direct)
@@ -279,8 +283,9 @@ fn packed_pushes(
             }
             let side = sending_side(program, push.item);
             let runs = count_runs(program, plan, local, side, push.item)?;
+            let unchanged = is_unchanged(program, plan, side, push.item);
             let device = local.touch_device(side, &program.tensors_of(&[push.item]));
-            Ok(device || !is_direct(runs, program.items[push.item as usize].bytes))
+            Ok(device || !(unchanged && is_direct(runs, program.items[push.item as usize].bytes)))
         })
         .collect()
 }

@@ -5,7 +5,8 @@
 
 use super::reach::{Reach, Sides, storage};
 use crate::base::Rank;
-use crate::plan::{CellId, Plan};
+use crate::layout::Dtype;
+use crate::plan::{CellId, Plan, TensorSpec};
 use crate::route::{Gather, LocalFlow, Piece};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
@@ -23,6 +24,37 @@ pub(super) enum Storage {
     Destination,
     /// In a staging slot, packed.
     Slot,
+    /// Nowhere: it is added to a sum.
+    Sum,
+}
+
+/// What the elements of a packed chunk are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// What a source tensor holds.
+    Term,
+    /// Sums of terms.
+    Sum,
+    /// What travels on the tree.
+    Wire,
+}
+
+impl Form {
+    /// Type of a tensor's elements.
+    pub(super) fn dtype(self, tensor: &TensorSpec) -> Dtype {
+        match self {
+            Self::Term => tensor.source.dtype(),
+            Self::Sum => tensor.held_dtype(),
+            Self::Wire => tensor.wire_dtype(),
+        }
+    }
+
+    /// Bytes of packed pieces.
+    pub(super) fn bytes(self, plan: &Plan, pieces: &[Piece]) -> u64 {
+        let tensors = plan.manifest().tensors();
+        let of = |piece: &Piece| (piece.end - piece.start) * self.dtype(&tensors[piece.cell.tensor as usize]).bytes();
+        pieces.iter().map(of).sum()
+    }
 }
 
 /// How a chunk reaches a rank.
@@ -40,29 +72,61 @@ pub(super) enum Incoming {
     Push { from: Rank },
     /// `from` copies it from its source tensors into this rank's destination tensors.
     Fed { from: Rank },
+    /// This rank adds up terms, which are items of its own, in their order.
+    Sum,
 }
 
 /// A chunk of a flow at this rank.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) pieces: Range<u32>,
+    /// What it is when packed, and the bytes of that.
+    pub(super) form: Form,
     pub(super) bytes: u64,
     pub(super) storage: Storage,
     /// Whether this rank's destination tensors want it.
     pub(super) wants: bool,
     pub(super) incoming: Incoming,
-    /// Number of edges from the root.
+    /// Number of steps before it: from the root, or in adding up.
     pub(super) hop: u32,
     /// Pushes to children.
     pub(super) pushes: Range<u32>,
     /// Children that pull it.
     pub(super) readers: u32,
+    /// Whether values count that become infinite in its own copies.
+    pub(super) counted: bool,
+    /// Items that it is the sum of.
+    pub(super) terms: Range<u32>,
+    /// The sum that it is a term of.
+    pub(super) sum: Option<u32>,
+}
+
+impl Item {
+    /// An item that nobody is sent.
+    pub(super) fn new(pieces: Range<u32>, form: Form, bytes: u64, storage: Storage, incoming: Incoming) -> Self {
+        Self {
+            pieces,
+            form,
+            bytes,
+            storage,
+            wants: false,
+            incoming,
+            hop: 0,
+            pushes: 0..0,
+            readers: 0,
+            counted: false,
+            terms: 0..0,
+            sum: None,
+        }
+    }
 }
 
 /// An item on its way to a child over a message link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Push {
     pub(super) item: u32,
+    /// Whether values count that become infinite while it is packed.
+    pub(super) counted: bool,
 }
 
 /// This rank's share.
@@ -151,7 +215,11 @@ pub(super) fn compile(
         .iter()
         .map(|flow| {
             let packs = reach.packs(plan, topology, flow);
-            let chunk = if reach.is_staged(topology, flow, packs) { reach.chunk_bytes } else { MAPPED_CHUNK };
+            let chunk = if reach.is_staged(topology, flow, packs) {
+                reach.chunk_bytes / largest_ratio(plan, flow)
+            } else {
+                MAPPED_CHUNK
+            };
             let gather = Gather::of_pieces(plan, &flow.pieces);
             Share { flow, chunk, chunks: flow.bytes.div_ceil(chunk), packs, gather }
         })
@@ -161,15 +229,35 @@ pub(super) fn compile(
     while !open.is_empty() {
         open.retain(|share| turn < share.chunks);
         for share in &open {
-            program.add(&sides, share, turn);
+            program.add(plan, &sides, share, turn);
         }
         turn += 1;
     }
     program
 }
 
+/// How much larger than on the tree a flow's elements are where they are added up.
+fn largest_ratio(plan: &Plan, flow: &LocalFlow) -> u64 {
+    let ratio = |piece: &Piece| {
+        let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
+        tensor.held_dtype().bytes().div_ceil(tensor.wire_dtype().bytes())
+    };
+    if flow.sums.is_none() { 1 } else { flow.pieces.iter().map(ratio).max().unwrap_or(1) }
+}
+
+/// A chunk of a flow.
+struct Chunk {
+    pieces: Range<u32>,
+    /// On the tree.
+    bytes: u64,
+    /// Items that the root adds up.
+    terms: Range<u32>,
+    /// Lowest rank that wants it: values that become infinite count on the way there.
+    lowest: Option<Rank>,
+}
+
 impl Program {
-    fn add(&mut self, sides: &Sides<'_>, share: &Share<'_>, turn: u64) {
+    fn add(&mut self, plan: &Plan, sides: &Sides<'_>, share: &Share<'_>, turn: u64) {
         let (from, to) = (share.gather.border(turn * share.chunk), share.gather.border((turn + 1) * share.chunk));
         if from == to {
             return;
@@ -177,55 +265,85 @@ impl Program {
         let first = self.pieces.len() as u32;
         self.pieces.extend(share.gather.pieces(from, to));
         let pieces = first..self.pieces.len() as u32;
-        let place = &share.flow.place;
-        let bytes = to - from;
-        if place.parent.is_none() && place.wants {
-            let own = Item {
-                pieces: pieces.clone(),
-                bytes,
-                storage: Storage::Destination,
-                wants: true,
-                incoming: Incoming::OwnCopy,
-                hop: 0,
-                pushes: 0..0,
-                readers: 0,
-            };
-            self.own_copies.push(self.items.len() as u32);
-            self.items.push(own);
+        let terms = share.flow.sums.as_ref().map_or(0..0, |sums| self.add_sums(plan, sides, sums, &pieces));
+        let cell = self.pieces[first as usize].cell;
+        let class = &plan.classes()[plan.cell(cell).class.0 as usize];
+        // All pieces of a flow are of one class.
+        let lowest = class.wanters.first().copied();
+        if share.flow.path.root() == sides.rank || share.flow.place.parent.is_some() {
+            self.add_node(sides, share, Chunk { pieces, bytes: to - from, terms, lowest });
         }
-        if place.parent.is_none() && place.children.is_empty() {
+    }
+
+    /// What this rank does on the tree.
+    fn add_node(&mut self, sides: &Sides<'_>, share: &Share<'_>, chunk: Chunk) {
+        let (path, place) = (&share.flow.path, &share.flow.place);
+        let Chunk { pieces, bytes, terms, lowest } = chunk;
+        let holds = place.parent.is_none() && share.flow.sums.is_none();
+        if holds && place.wants {
+            let (own, stored) = (Incoming::OwnCopy, Storage::Destination);
+            self.own_copies.push(self.items.len() as u32);
+            let counted = lowest == Some(sides.rank);
+            self.items.push(Item { wants: true, counted, ..Item::new(pieces.clone(), Form::Wire, bytes, stored, own) });
+        }
+        if holds && place.children.is_empty() {
             return;
         }
+        let reaches = |child: Rank| lowest.is_some_and(|lowest| path.reaches(sides.topology, child, lowest));
         let item = self.items.len() as u32;
         let incoming = self.incoming(sides, share, item);
-        let stored = sides.stored(place, share.packs);
+        let stored = sides.stored(place, share.packs || share.flow.sums.is_some());
         let first_push = self.pushes.len() as u32;
         let mut readers = 0;
         for child in &place.children {
-            if sides.feeds(place, child) {
+            if sides.feeds(share.flow, child) {
                 self.feeds.entry(child.rank).or_default().push(item);
-            } else if sides.reach.pulls(sides.topology, sides.rank, stored, child.rank) {
-                self.reads.entry(child.rank).or_default().push(item);
-                readers += 1;
             } else {
-                self.sends.entry(child.rank).or_default().push(self.pushes.len() as u32);
-                self.pushes.push(Push { item });
+                readers += self.send(sides, item, stored, child.rank, holds && reaches(child.rank));
             }
         }
+        let counted = match place.parent {
+            None => lowest.is_some_and(|lowest| path.delivers(sides.topology, lowest)),
+            Some(parent) => parent.is_root && reaches(sides.rank),
+        };
         self.items.push(Item {
-            pieces,
-            bytes,
-            storage: stored,
             wants: place.wants,
-            incoming,
             hop: place.hop,
             pushes: first_push..self.pushes.len() as u32,
             readers,
+            counted,
+            terms,
+            ..Item::new(pieces, Form::Wire, bytes, stored, incoming)
         });
+    }
+
+    /// Lets `to` read an item where it is stored here, or sends it there; the readers that this adds.
+    pub(super) fn send(&mut self, sides: &Sides<'_>, item: u32, stored: Storage, to: Rank, counted: bool) -> u32 {
+        if sides.reach.pulls(sides.topology, sides.rank, stored, to) {
+            self.reads.entry(to).or_default().push(item);
+            return 1;
+        }
+        self.sends.entry(to).or_default().push(self.pushes.len() as u32);
+        self.pushes.push(Push { item, counted });
+        0
+    }
+
+    /// How an item comes from where `from` stores it.
+    pub(super) fn receive(&mut self, sides: &Sides<'_>, item: u32, stored: Storage, from: Rank) -> Incoming {
+        if sides.reach.pulls(sides.topology, from, stored, sides.rank) {
+            self.pulls.entry(from).or_default().push(item);
+            Incoming::Pull { from, stored }
+        } else {
+            self.arrivals.entry(from).or_default().push(item);
+            Incoming::Push { from }
+        }
     }
 
     fn incoming(&mut self, sides: &Sides<'_>, share: &Share<'_>, item: u32) -> Incoming {
         let Some(parent) = share.flow.place.parent else {
+            if share.flow.sums.is_some() {
+                return Incoming::Sum;
+            }
             if share.packs {
                 self.packs.push(item);
                 return Incoming::Pack;
@@ -233,17 +351,23 @@ impl Program {
             return Incoming::Held;
         };
         let from = parent.rank;
-        let stored = storage(parent.is_root, parent.wants, share.packs);
-        if sides.is_fed(&share.flow.place) {
+        if sides.is_fed(share.flow) {
             self.fed.entry(from).or_default().push(item);
-            Incoming::Fed { from }
-        } else if sides.reach.pulls(sides.topology, from, stored, sides.rank) {
-            self.pulls.entry(from).or_default().push(item);
-            Incoming::Pull { from, stored }
-        } else {
-            self.arrivals.entry(from).or_default().push(item);
-            Incoming::Push { from }
+            return Incoming::Fed { from };
         }
+        let stored = storage(parent.is_root, parent.wants, share.packs || parent.adds);
+        self.receive(sides, item, stored, from)
+    }
+
+    /// Whether this rank has to do with mapped peers and with message links.
+    pub(super) fn is_over_both(&self) -> bool {
+        let mapped = [&self.pulls, &self.reads, &self.feeds, &self.fed];
+        mapped.iter().any(|peers| !peers.is_empty()) && !(self.arrivals.is_empty() && self.sends.is_empty())
+    }
+
+    /// Type of a packed item's elements of a tensor.
+    pub(super) fn dtype(&self, plan: &Plan, item: u32, tensor: u32) -> Dtype {
+        self.items[item as usize].form.dtype(&plan.manifest().tensors()[tensor as usize])
     }
 
     /// Tensors of `items`, ascending.

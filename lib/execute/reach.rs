@@ -39,6 +39,7 @@ impl Reach {
     /// nobody.
     fn feeds(&self, topology: &Topology, parent: &Neighbour, child: &Neighbour) -> bool {
         parent.is_root
+            && !parent.adds
             && child.wants
             && child.is_leaf
             && self.mapped
@@ -49,6 +50,7 @@ impl Reach {
     /// Whether chunks of a flow are sent over a link or lie in slots anywhere, which limits their size.
     pub(super) fn is_staged(&self, topology: &Topology, flow: &LocalFlow, packs: bool) -> bool {
         packs
+            || flow.sums.is_some()
             || !flow.path.all_edges(|parent, child| {
                 let stored = storage(parent.is_root, parent.wants, packs);
                 let mapped =
@@ -68,6 +70,7 @@ impl Reach {
                 && !self.shared[child.rank.index()]
         };
         self.mapped
+            && flow.sums.is_none()
             && flow.path.first_receiver().is_some()
             && !self.shared[root.index()]
             && flow.path.all_edges(local)
@@ -77,7 +80,7 @@ impl Reach {
     /// Whether `rank` copies any flow into the tensors of others.
     pub(super) fn is_feeder(&self, topology: &Topology, flows: &[LocalFlow], rank: Rank) -> bool {
         let sides = Sides { topology, reach: self, rank };
-        flows.iter().any(|flow| flow.place.children.iter().any(|child| sides.feeds(&flow.place, child)))
+        flows.iter().any(|flow| flow.place.children.iter().any(|child| sides.feeds(flow, child)))
     }
 }
 
@@ -90,28 +93,29 @@ pub(super) struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    fn own(&self, place: &Place) -> Neighbour {
-        let (is_root, is_leaf) = (place.parent.is_none(), place.children.is_empty());
-        Neighbour { rank: self.rank, is_root, wants: place.wants, is_leaf }
+    fn own(&self, flow: &LocalFlow) -> Neighbour {
+        let (is_root, is_leaf) = (flow.path.root() == self.rank, flow.place.children.is_empty());
+        Neighbour { rank: self.rank, is_root, adds: is_root && flow.sums.is_some(), wants: flow.place.wants, is_leaf }
     }
 
     /// Whether this rank copies into the tensors of a child.
-    pub(super) fn feeds(&self, place: &Place, child: &Neighbour) -> bool {
-        self.reach.feeds(self.topology, &self.own(place), child)
+    pub(super) fn feeds(&self, flow: &LocalFlow, child: &Neighbour) -> bool {
+        self.reach.feeds(self.topology, &self.own(flow), child)
     }
 
     /// Whether its parent copies into this rank's tensors.
-    pub(super) fn is_fed(&self, place: &Place) -> bool {
-        place.parent.as_ref().is_some_and(|parent| self.reach.feeds(self.topology, parent, &self.own(place)))
+    pub(super) fn is_fed(&self, flow: &LocalFlow) -> bool {
+        let parent = flow.place.parent.as_ref();
+        parent.is_some_and(|parent| self.reach.feeds(self.topology, parent, &self.own(flow)))
     }
 
-    /// Where this rank keeps its chunks; `packs` says that the root packs them.
+    /// Where this rank keeps its chunks; `packs` says that the root packs them, or adds them up in slots.
     pub(super) fn stored(&self, place: &Place, packs: bool) -> Storage {
         storage(place.parent.is_none(), place.wants, packs)
     }
 }
 
-/// Where a rank keeps the chunks of a flow; `packs` says that the root packs them.
+/// Where a rank keeps the chunks of a flow; `packs` says that the root packs them, or adds them up in slots.
 pub(super) fn storage(is_root: bool, wants: bool, packs: bool) -> Storage {
     match (is_root, wants) {
         (true, _) if packs => Storage::Slot,

@@ -116,7 +116,8 @@ impl Reshard {
             .and_then(inspect_tensors);
         let canonical = canonical_options(group, route_options);
         let (local, agreement) = agree(group, manifest, (&canonical, chunk), settings, local, deadline)?;
-        let way = agreement.is_on_devices().then(|| find_way(group, &agreement, route_options.kind, deadline));
+        let way =
+            agreement.is_on_devices().then(|| find_way(group, manifest, &agreement, route_options.kind, deadline));
         let mut way = way.transpose()?;
         let topology = match &way {
             Some(Way::Direct(places)) => &places.by_device,
@@ -270,6 +271,19 @@ impl Reshard {
                 engine.execution(reservation.number).map_or((0, 0), |execution| execution.done())
             }
             Runner::Device(transfer) => (u64::from(!self.started || transfer.test().unwrap_or(false)), 1),
+        }
+    }
+
+    /// Finite values that became infinite since the last start, where this rank cast them. An element counts once,
+    /// however many ranks receive it, so the sum over all ranks says how many there are, whatever the route.
+    pub fn saturated(&self) -> u64 {
+        match &self.runner {
+            Runner::Host(reservation) => {
+                let mut engine = reservation.group.engine.lock();
+                engine.execution(reservation.number).map_or(0, |execution| execution.saturated())
+            }
+            // Devices cast nothing.
+            Runner::Device(_) => 0,
         }
     }
 

@@ -257,9 +257,11 @@ fn check_overlaps(manifest: &Manifest, local: &LocalTensors) -> Result<(), Execu
             let written = side == Side::Destination;
             // A tensor of parts is several footprints, whose gaps may be other tensors.
             let boxes = if written { own_boxes(maps) } else { stored_boxes(maps) };
-            let element = manifest.tensors()[index].source.dtype().bytes();
+            let spec = &manifest.tensors()[index];
+            let layout = if written { &spec.destination } else { &spec.source };
+            let element = layout.dtype().bytes();
             footprints.extend(boxes.iter().map(|positions| footprint(tensor, positions, element, written)));
-            places.resize(footprints.len(), (manifest.tensors()[index].name.as_str(), side));
+            places.resize(footprints.len(), (spec.name.as_str(), side));
         }
     }
     match first_shared(&footprints).map(|(first, second)| (places[first], places[second])) {

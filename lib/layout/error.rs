@@ -1,5 +1,6 @@
 //! What can be wrong with a layout. Each message says the value, what is allowed and what to do.
 
+use super::Dtype;
 use crate::base::{Rank, bytes::SizeError};
 use thiserror::Error;
 
@@ -89,6 +90,25 @@ pub enum LayoutError {
         dim: usize,
         /// Tensor rank.
         rank: usize,
+    },
+    /// A stated padding that another type would read as another value.
+    #[error("padding stated for elements of {from} cannot be taken over to {to}; state it with the layout of {to}")]
+    PaddingDtype {
+        /// Type of the layout.
+        from: Dtype,
+        /// Type asked for.
+        to: Dtype,
+    },
+    /// Elements that cannot be reduced.
+    #[error(
+        "mesh axis {axis} holds partial terms of dtype {dtype}; allowed are {}: use another dtype, or reduce before the transfer",
+        crate::layout::Reduction::DTYPES.map(|dtype| dtype.name()).join(", ")
+    )]
+    PartialDtype {
+        /// Mesh axis.
+        axis: usize,
+        /// The type.
+        dtype: Dtype,
     },
     /// A list of sizes has the wrong length.
     #[error("mesh axis {axis} has {ranks} ranks and {sizes} sizes are given; give one size per rank")]

@@ -30,5 +30,5 @@ pub use fused::{FusedAxis, FusedForm, HeadSplit, Heads};
 pub use fused_error::{ExpertError, FusedError};
 pub use layout::{AxisShard, DimensionMap, Layout};
 pub use mesh::Mesh;
-pub use placement::{Placement, Split};
+pub use placement::{Placement, Reduction, Split};
 pub use view::View;

@@ -1,7 +1,7 @@
-//! What a mesh axis does to a tensor. In: a choice. Out: what every coordinate stores. Guarantee: the shards of a
-//! split are disjoint, in order, and cover what is split; stated parts may repeat, leave out and reorder.
+//! What a mesh axis does to a tensor. In: a choice. Out: what every coordinate stores, the type of a sum. Guarantee: the
+//! shards of a split are disjoint, in order, and cover what is split; stated parts may repeat, leave out and reorder.
 
-use super::{AxisMap, Interval, LayoutError, Part};
+use super::{AxisMap, Dtype, Interval, LayoutError, Part};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -36,6 +36,15 @@ pub enum Placement {
         /// One map per coordinate.
         maps: Arc<[AxisMap]>,
     },
+    /// Every rank along the axis holds a term of each element, which is what the reduction makes of them. Sources only.
+    Partial(Reduction),
+}
+
+/// How terms make an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
 }
 
 impl Placement {
@@ -82,8 +91,34 @@ impl Placement {
     /// The tensor dimension that the axis cuts or arranges.
     pub fn dim(&self) -> Option<usize> {
         match self {
-            Self::Replicate => None,
+            Self::Replicate | Self::Partial(_) => None,
             Self::Shard { dim, .. } | Self::Parts { dim, .. } => Some(*dim),
+        }
+    }
+}
+
+impl Reduction {
+    /// Types whose terms can be reduced.
+    pub const DTYPES: [Dtype; 12] = [
+        Dtype::F64,
+        Dtype::F32,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::I64,
+        Dtype::I32,
+        Dtype::I16,
+        Dtype::I8,
+        Dtype::U64,
+        Dtype::U32,
+        Dtype::U16,
+        Dtype::U8,
+    ];
+
+    /// Type in which terms of `dtype` are reduced: F32 for all smaller floats, their own for others. Integers wrap.
+    pub fn dtype(self, dtype: Dtype) -> Dtype {
+        match dtype {
+            Dtype::F16 | Dtype::BF16 => Dtype::F32,
+            other => other,
         }
     }
 }

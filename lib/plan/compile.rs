@@ -6,7 +6,7 @@ use super::cell::{Cell, TensorCells, refine};
 use super::family::{Families, Layouts};
 use super::{Manifest, PlanError};
 use crate::base::Rank;
-use crate::layout::Layout;
+use crate::layout::{Layout, Placement};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -24,16 +24,19 @@ pub struct CellId {
     pub cell: u32,
 }
 
-/// All cells, over the whole manifest, with the same holders and the same wanters.
+/// All cells, over the whole manifest, with the same holders, the same terms and the same wanters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellClass {
-    /// Source ranks that store them, ascending; empty when no rank does.
+    /// Source ranks that store them, or terms of them, ascending; empty when no rank does.
     pub holders: Vec<Rank>,
+    /// Where ranks store terms: per replica the ranks that hold the terms, in the order in which they are added
+    /// (ascending mesh coordinate). Empty where holders store whole elements.
+    pub terms: Vec<Vec<Rank>>,
     /// Destination ranks that need them, ascending.
     pub wanters: Vec<Rank>,
     /// The cells in manifest order.
     pub cells: Vec<CellId>,
-    /// Their bytes.
+    /// Their bytes while they travel.
     pub bytes: u64,
     /// Where they begin among all that the same holders hold, in 2^-32 of it; spreads small classes.
     pub source_phase: u32,
@@ -69,13 +72,16 @@ struct Origin {
     elements: u64,
 }
 
+/// Holders, terms and wanters of a class.
+type Sets = (Vec<Rank>, Vec<Vec<Rank>>, Vec<Rank>);
+
 /// A plan in the making.
 struct Compiler {
     of: Option<Rank>,
     templates: Templates,
     cells: Vec<TensorCells>,
     classes: Vec<CellClass>,
-    numbers: HashMap<(Vec<Rank>, Vec<Rank>), u32>,
+    numbers: HashMap<Sets, u32>,
     origins: Vec<(Origin, Origin)>,
     source: Layouts,
     destination: Layouts,
@@ -100,7 +106,7 @@ impl Plan {
         if u32::try_from(tensors).is_err() {
             return Err(PlanError::TooManyTensors { tensors });
         }
-        manifest.global_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
+        manifest.largest_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
         let mut compiler = Compiler {
             of,
             templates: Templates::default(),
@@ -144,9 +150,17 @@ impl Plan {
         &self.templates[self.template_of[tensor] as usize]
     }
 
-    /// Bytes of one element of a tensor.
+    /// Bytes of one element of a tensor while it travels.
     pub fn element_bytes(&self, tensor: u32) -> u64 {
-        self.manifest.tensors()[tensor as usize].source.dtype().bytes()
+        self.manifest.tensors()[tensor as usize].wire_dtype().bytes()
+    }
+
+    /// Whether a conversion on the way to the ranks of which `reaches` holds counts the elements of a cell that become
+    /// infinite: the one on the way to the lowest rank that wants it does, so that an element counts once, however many
+    /// ranks it reaches by whatever route.
+    pub fn counts(&self, cell: CellId, reaches: impl Fn(Rank) -> bool) -> bool {
+        let class = &self.classes[self.cell(cell).class.0 as usize];
+        self.manifest.tensors()[cell.tensor as usize].is_cast() && class.wanters.first().copied().is_some_and(reaches)
     }
 
     /// All that source ranks hold, by who holds it alike: over all ranks also in a rank's plan.
@@ -187,7 +201,7 @@ impl Compiler {
     fn add(&mut self, manifest: &Manifest, index: usize) -> Result<usize, PlanError> {
         let tensor = &manifest.tensors()[index];
         let template = self.template(&tensor.name, &tensor.source, &tensor.destination)?;
-        let element = tensor.source.dtype().bytes();
+        let element = tensor.wire_dtype().bytes();
         for (position, cell) in self.cells[template].cells.iter().enumerate() {
             let class = &mut self.classes[cell.class.0 as usize];
             class.cells.push(CellId { tensor: index as u32, cell: position as u32 });
@@ -219,7 +233,7 @@ impl Compiler {
             for sets in refined.sets {
                 let from = origin(&self.source, layouts.0, sets.source_offset);
                 let to = origin(&self.destination, layouts.1, sets.destination_offset);
-                classes.push(self.number(sets.holders, sets.wanters, (from, to)));
+                classes.push(self.number(source, sets.holders, sets.wanters, (from, to)));
             }
             let cell = |(intervals, sets): (_, usize)| Cell { intervals, class: classes[sets] };
             let cells = refined.cells.into_iter().map(cell).collect();
@@ -230,18 +244,35 @@ impl Compiler {
     }
 
     /// The class of these sets.
-    fn number(&mut self, holders: Vec<Rank>, wanters: Vec<Rank>, origin: (Origin, Origin)) -> ClassId {
+    fn number(&mut self, source: &Layout, holders: Vec<Rank>, wanters: Vec<Rank>, origin: (Origin, Origin)) -> ClassId {
         // Nobody asks for the class of cells that nobody wants.
         if wanters.is_empty() {
             return ClassId(u32::MAX);
         }
         let next = self.classes.len() as u32;
-        let number = *self.numbers.entry((holders.clone(), wanters.clone())).or_insert(next);
+        let terms = terms(source, &holders);
+        let number = *self.numbers.entry((holders.clone(), terms.clone(), wanters.clone())).or_insert(next);
         if number == next {
             let (cells, bytes, source_phase, destination_phase) = (Vec::new(), 0, 0, 0);
-            self.classes.push(CellClass { holders, wanters, cells, bytes, source_phase, destination_phase });
+            self.classes.push(CellClass { holders, terms, wanters, cells, bytes, source_phase, destination_phase });
             self.origins.push(origin);
         }
         ClassId(number)
     }
+}
+
+/// Per replica the ranks that hold the terms of what `holders` hold together.
+fn terms(source: &Layout, holders: &[Rank]) -> Vec<Vec<Rank>> {
+    if source.reduction().is_none() {
+        return Vec::new();
+    }
+    let (mesh, offsets) = (source.mesh(), source.term_offsets());
+    let is_partial = |axis: usize| matches!(source.placements()[axis], Placement::Partial(_));
+    let is_first = |slot: &usize| {
+        let coordinates = mesh.coordinates(*slot);
+        coordinates.iter().enumerate().all(|(axis, &coordinate)| coordinate == 0 || !is_partial(axis))
+    };
+    let mut first: Vec<usize> = holders.iter().filter_map(|&rank| mesh.slot(rank)).filter(is_first).collect();
+    first.sort_unstable();
+    first.iter().map(|&slot| offsets.iter().map(|&offset| mesh.rank(slot + offset)).collect()).collect()
 }

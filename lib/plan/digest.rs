@@ -2,8 +2,8 @@
 //! two-level Merkle tree: a leaf per tensor, a root over all. Guarantee: equal exactly when the encodings are
 //! equal (SHA-256); a difference can be found tensor by tensor and field by field.
 
-use super::{Manifest, TensorSpec};
-use crate::layout::{AxisMap, Layout, Mesh, Placement, Segment, Split};
+use super::{Manifest, TensorSpec, Transform};
+use crate::layout::{AxisMap, Layout, Mesh, Placement, Reduction, Segment, Split};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,10 +23,11 @@ pub struct ManifestDigest {
 }
 
 /// Fields of a tensor that ranks can disagree about, in the order in which they are compared.
-pub const FIELDS: [&str; 10] = [
+pub const FIELDS: [&str; 11] = [
     "name",
     "shape",
     "dtype",
+    "transform",
     "source mesh",
     "source placements",
     "destination mesh",
@@ -63,6 +64,7 @@ impl ManifestDigest {
                 hash_text(&mut hasher, tensor.name.as_bytes());
                 hasher.update(layouts.digest(&tensor.source));
                 hasher.update(layouts.digest(&tensor.destination));
+                hasher.update([transform_tag(tensor.transform)]);
                 hasher.finalize().into()
             })
             .collect();
@@ -79,13 +81,14 @@ impl ManifestDigest {
 }
 
 /// The fields of a tensor as texts, in the order of [`FIELDS`].
-pub fn field_values(tensor: &TensorSpec) -> [String; 10] {
+pub fn field_values(tensor: &TensorSpec) -> [String; 11] {
     let layout = &tensor.source;
     let mesh = |layout: &Layout| format!("shape {:?} ranks {}", layout.mesh().shape(), rank_list(layout));
     [
         tensor.name.clone(),
         format!("{:?}", layout.shape()),
-        layout.dtype().to_string(),
+        dtypes(tensor),
+        tensor.transform.to_string(),
         mesh(&tensor.source),
         format!("{:?}", tensor.source.placements()),
         mesh(&tensor.destination),
@@ -94,6 +97,11 @@ pub fn field_values(tensor: &TensorSpec) -> [String; 10] {
         format!("{:?} to {:?}", tensor.source.blocks(), tensor.destination.blocks()),
         format!("{:?} to {:?}", tensor.source.padding(), tensor.destination.padding()),
     ]
+}
+
+fn dtypes(tensor: &TensorSpec) -> String {
+    let (source, destination) = (tensor.source.dtype(), tensor.destination.dtype());
+    if source == destination { source.to_string() } else { format!("{source} to {destination}") }
 }
 
 /// First field in which `other` differs from `first`.
@@ -162,10 +170,19 @@ fn layout_digest(layout: &Layout, mesh: &Digest) -> Digest {
     hasher.finalize().into()
 }
 
+/// No two transforms have one tag; what a later one says follows its tag.
+fn transform_tag(transform: Transform) -> u8 {
+    match transform {
+        Transform::None => 0,
+        Transform::Cast => 1,
+    }
+}
+
 /// A tag, then what the tag says: no encoding is the beginning of another.
 fn hash_placement(hasher: &mut Sha256, placement: &Placement) {
     match placement {
         Placement::Replicate => hasher.update([0]),
+        Placement::Partial(Reduction::Sum) => hasher.update([5, 0]),
         Placement::Shard { dim, split } => {
             let tag = match split {
                 Split::Floor => 1,

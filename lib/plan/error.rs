@@ -22,7 +22,7 @@ pub enum PlanError {
     },
     /// Source and destination disagree about the type.
     #[error(
-        "tensor {name:?}: source dtype {source_dtype} and destination dtype {destination_dtype} differ; a reshard does not convert"
+        "tensor {name:?}: source dtype {source_dtype} and destination dtype {destination_dtype} differ; give both sides one dtype, or ask for a cast (Manifest::push_with and Transform::Cast, refit --cast)"
     )]
     Dtype {
         /// Tensor.
@@ -31,6 +31,26 @@ pub enum PlanError {
         source_dtype: Dtype,
         /// Destination layout's type.
         destination_dtype: Dtype,
+    },
+    /// A cast that cannot be made.
+    #[error(
+        "tensor {name:?}: elements cannot be cast from {source_dtype} to {destination_dtype}; allowed are F32, F16 and BF16, each to each: give both sides one dtype, or convert before or after the transfer"
+    )]
+    Cast {
+        /// Tensor.
+        name: String,
+        /// Source layout's type.
+        source_dtype: Dtype,
+        /// Destination layout's type.
+        destination_dtype: Dtype,
+    },
+    /// A destination of terms.
+    #[error(
+        "tensor {name:?}: the destination layout has a partial mesh axis; only sources can be partial: replicate or shard along it"
+    )]
+    PartialDestination {
+        /// Tensor.
+        name: String,
     },
     /// Two tensors of one name.
     #[error("tensor {name:?} stands in the manifest twice, at {first} and {second}; give every tensor its own name")]

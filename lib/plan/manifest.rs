@@ -1,9 +1,10 @@
-//! The whole model. In: tensors with two layouts each. Out: an ordered list. Guarantee: names are unique and
-//! the two layouts of a tensor describe the same tensor.
+//! The whole model. In: tensors with two layouts each. Out: an ordered list. Guarantee: names are unique, and the two
+//! layouts of a tensor describe the same tensor, or one that its transform makes the other.
 
-use super::PlanError;
+use super::transform::CASTABLE;
+use super::{PlanError, Transform};
 use crate::base::Rank;
-use crate::layout::{Layout, LayoutError, Mesh};
+use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub struct TensorSpec {
     pub source: Arc<Layout>,
     /// Where it is wanted.
     pub destination: Arc<Layout>,
+    /// What happens to its elements on their way.
+    pub transform: Transform,
 }
 
 /// All tensors of a transfer, in an order that every rank must use.
@@ -38,6 +41,17 @@ impl Manifest {
         source: Arc<Layout>,
         destination: Arc<Layout>,
     ) -> Result<(), PlanError> {
+        self.push_with(name, source, destination, Transform::None)
+    }
+
+    /// Adds a tensor whose elements may change on their way.
+    pub fn push_with(
+        &mut self,
+        name: impl Into<String>,
+        source: Arc<Layout>,
+        destination: Arc<Layout>,
+        transform: Transform,
+    ) -> Result<(), PlanError> {
         let name = name.into();
         if source.shape() != destination.shape() {
             return Err(PlanError::Shape {
@@ -46,17 +60,41 @@ impl Manifest {
                 destination_shape: destination.shape().to_vec(),
             });
         }
-        if source.dtype() != destination.dtype() {
-            let (source_dtype, destination_dtype) = (source.dtype(), destination.dtype());
-            return Err(PlanError::Dtype { name, source_dtype, destination_dtype });
+        if destination.placements().iter().any(|placement| matches!(placement, Placement::Partial(_))) {
+            return Err(PlanError::PartialDestination { name });
         }
+        transform.check(&name, &source, &destination)?;
         let second = self.tensors.len();
         if let Some(&first) = self.names.get(&name) {
             return Err(PlanError::Duplicate { name, first, second });
         }
         self.names.insert(name.clone(), second);
-        self.tensors.push(TensorSpec { name, source, destination });
+        self.tensors.push(TensorSpec { name, source, destination, transform });
         Ok(())
+    }
+
+    /// The same tensors, of which those that can be cast to `dtype` (F32, F16 and BF16) arrive as such; others, and those
+    /// numbered in `keep`, keep their type.
+    pub fn cast_to(&self, dtype: Dtype, keep: &[usize]) -> Result<Self, PlanError> {
+        let mut known: HashMap<*const Layout, Arc<Layout>> = HashMap::new();
+        let mut cast = self.clone();
+        for (number, tensor) in cast.tensors.iter_mut().enumerate() {
+            let castable = [tensor.source.dtype(), dtype].iter().all(|dtype| CASTABLE.contains(dtype));
+            if !castable || keep.contains(&number) {
+                continue;
+            }
+            let made = match known.get(&Arc::as_ptr(&tensor.destination)) {
+                Some(made) => made.clone(),
+                None => {
+                    let made = tensor.destination.with_dtype(dtype);
+                    Arc::new(made.map_err(|layout| PlanError::Layout { name: tensor.name.clone(), layout })?)
+                }
+            };
+            // Of the old layout, which the manifest that is being copied keeps alive.
+            known.insert(Arc::as_ptr(&tensor.destination), made.clone());
+            (tensor.destination, tensor.transform) = (made, Transform::Cast);
+        }
+        Ok(cast)
     }
 
     /// The tensors in order.
@@ -64,12 +102,24 @@ impl Manifest {
         &self.tensors
     }
 
-    /// Bytes of all tensors, each counted once.
+    /// Bytes of all tensors as they travel, each counted once.
     pub fn global_bytes(&self) -> Result<u64, PlanError> {
-        self.tensors
-            .iter()
-            .try_fold(0u64, |sum, tensor| sum.checked_add(tensor.source.global_bytes()))
-            .ok_or(PlanError::TooLarge)
+        self.sum_of_bytes(TensorSpec::wire_dtype)
+    }
+
+    /// Bytes of all tensors in the largest form that they take anywhere.
+    pub(super) fn largest_bytes(&self) -> Result<u64, PlanError> {
+        let largest = |dtypes: [Dtype; 2]| if dtypes[0].bytes() < dtypes[1].bytes() { dtypes[1] } else { dtypes[0] };
+        self.sum_of_bytes(|tensor| largest([tensor.held_dtype(), tensor.destination.dtype()]))
+    }
+
+    fn sum_of_bytes(&self, dtype: impl Fn(&TensorSpec) -> Dtype) -> Result<u64, PlanError> {
+        // Elements fit, since the bytes of both layouts do; those of sums may not.
+        let bytes = |tensor: &TensorSpec| {
+            let elements = tensor.source.global_bytes() / tensor.source.dtype().bytes();
+            elements.checked_mul(dtype(tensor).bytes())
+        };
+        self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(bytes(tensor)?)).ok_or(PlanError::TooLarge)
     }
 
     /// Every mesh rank must be below `size`.

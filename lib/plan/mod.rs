@@ -14,6 +14,7 @@ mod manifest;
 mod model;
 #[cfg(test)]
 mod tests;
+mod transform;
 
 pub use cell::{Cell, TensorCells};
 pub use compile::{CellClass, CellId, ClassId, Plan};
@@ -21,3 +22,4 @@ pub use digest::{Difference, Digest, ManifestDigest};
 pub use error::PlanError;
 pub use manifest::{Manifest, TensorSpec};
 pub use model::{ModelManifest, ModelSide, model_manifest};
+pub use transform::Transform;

@@ -1,8 +1,8 @@
 //! Limits and sharing: what the planner refuses, and that equal layouts are refined once however they are shared.
 
-use super::{Manifest, Plan, PlanError};
+use super::{Manifest, Plan, PlanError, Transform};
 use crate::base::Rank;
-use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement};
+use crate::layout::{Dtype, Layout, LayoutError, Mesh, Placement, Reduction};
 use std::sync::Arc;
 
 fn layout(shape: &[u64], ranks: std::ops::Range<u32>, placement: Placement) -> Arc<Layout> {
@@ -31,6 +31,78 @@ fn both_sides_must_describe_one_tensor() {
     manifest.push("v", four.clone(), four.clone()).unwrap();
     assert!(matches!(manifest.push("w", four.clone(), four), Err(PlanError::Duplicate { first: 0, second: 2, .. })));
     assert_eq!(manifest.tensors().len(), 2);
+}
+
+fn typed(dtype: Dtype, placement: Placement) -> Result<Arc<Layout>, LayoutError> {
+    let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
+    Layout::new(vec![4], dtype, mesh, vec![placement]).map(Arc::new)
+}
+
+#[test]
+fn casts_are_asked_for_and_joined_by_floats_only() {
+    let of = |dtype| typed(dtype, Placement::shard(0)).unwrap();
+    let floats = [Dtype::F32, Dtype::F16, Dtype::BF16];
+    for &from in Dtype::ALL {
+        for &to in Dtype::ALL {
+            let mut manifest = Manifest::new();
+            let plain = manifest.push("plain", of(from), of(to));
+            let cast = manifest.push_with("cast", of(from), of(to), Transform::Cast);
+            if from == to {
+                assert!(plain.is_ok() && cast.is_ok());
+                continue;
+            }
+            let error = plain.unwrap_err();
+            assert!(
+                matches!(error, PlanError::Dtype { .. }) && error.to_string().contains("Transform::Cast"),
+                "{error}"
+            );
+            if floats.contains(&from) && floats.contains(&to) {
+                assert_eq!(cast, Ok(()));
+                let narrow = if from.bytes() < to.bytes() { from } else { to };
+                assert_eq!(manifest.tensors()[0].wire_dtype(), narrow);
+                assert_eq!(manifest.global_bytes(), Ok(4 * narrow.bytes()));
+            } else {
+                let error = cast.unwrap_err();
+                assert!(error.to_string().contains(&format!("from {from} to {to}")), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_tensors_of_a_manifest_are_cast_where_they_can_be() {
+    let mut manifest = Manifest::new();
+    for (name, dtype) in [("a", Dtype::F32), ("b", Dtype::I64), ("c", Dtype::F16), ("d", Dtype::F64)] {
+        manifest
+            .push(name, typed(dtype, Placement::shard(0)).unwrap(), typed(dtype, Placement::shard(0)).unwrap())
+            .unwrap();
+    }
+    let kept = manifest.cast_to(Dtype::F16, &[0]).unwrap();
+    assert_eq!(kept.tensors()[0], manifest.tensors()[0]);
+    let cast = manifest.cast_to(Dtype::F16, &[]).unwrap();
+    let dtypes: Vec<Dtype> = cast.tensors().iter().map(|tensor| tensor.destination.dtype()).collect();
+    assert_eq!(dtypes, [Dtype::F16, Dtype::I64, Dtype::F16, Dtype::F64]);
+    assert_eq!(cast.tensors().iter().map(|tensor| tensor.is_cast()).collect::<Vec<_>>(), [true, false, false, false]);
+    assert!(cast.tensors().iter().zip(manifest.tensors()).all(|(cast, plain)| cast.source == plain.source));
+}
+
+#[test]
+fn terms_stand_on_the_source_side_and_can_be_added() {
+    let partial = Placement::Partial(Reduction::Sum);
+    for dtype in [Dtype::Bool, Dtype::C64, Dtype::F8E4M3, Dtype::F8E8M0] {
+        let error = typed(dtype, partial.clone()).unwrap_err();
+        assert_eq!(error, LayoutError::PartialDtype { axis: 0, dtype });
+        assert!(error.to_string().contains("allowed are F64, F32"), "{error}");
+    }
+    let (terms, whole) = (typed(Dtype::BF16, partial).unwrap(), typed(Dtype::BF16, Placement::Replicate).unwrap());
+    let mut manifest = Manifest::new();
+    let error = manifest.push("w", whole.clone(), terms.clone()).unwrap_err();
+    assert_eq!(error, PlanError::PartialDestination { name: "w".into() });
+    manifest.push("w", terms, whole).unwrap();
+    let tensor = &manifest.tensors()[0];
+    assert_eq!((tensor.held_dtype(), tensor.wire_dtype()), (Dtype::F32, Dtype::BF16));
+    let plan = Plan::compile(Arc::new(manifest), 2).unwrap();
+    assert_eq!((plan.classes()[0].terms.clone(), plan.unique_bytes()), (vec![vec![Rank(0), Rank(1)]], 8));
 }
 
 #[test]

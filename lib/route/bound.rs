@@ -23,7 +23,8 @@ pub struct NicBound {
 /// Bytes by the cards of which any may carry them.
 type Demands = BTreeMap<Vec<u32>, u64>;
 
-/// The bound; with [`Injection::Single`] only the lowest holder of a class sends it.
+/// The bound; with [`Injection::Single`] only the lowest holder of a class sends it, or the ranks of the first replica of
+/// its terms. Sums on their way to the rank that adds them to its own are not in it.
 pub fn nic_bound(plan: &Plan, machine: &Machine, injection: Injection) -> NicBound {
     let (mut leaving, mut entering) = (Demands::new(), Demands::new());
     for class in plan.classes().iter().filter(|class| !class.holders.is_empty() && class.bytes > 0) {
@@ -45,7 +46,11 @@ fn demand(class: &CellClass, machine: &Machine, injection: Injection, leaving: &
     for members in &remote {
         *entering.entry(cards(machine, members.ranks.iter())).or_default() += class.bytes;
     }
-    let holders = if injection == Injection::Single { &class.holders[..1] } else { &class.holders[..] };
+    let holders = match (injection, class.terms.first()) {
+        (Injection::Striped, _) => &class.holders[..],
+        (Injection::Single, None) => &class.holders[..1],
+        (Injection::Single, Some(terms)) => terms,
+    };
     *leaving.entry(cards(machine, holders.iter())).or_default() += class.bytes;
     if remote.len() > 1 {
         let forwarders = holders.iter().chain(remote.iter().flat_map(|members| &members.ranks));

@@ -3,7 +3,7 @@
 
 use super::super::{LinkBytes, RouteKind, RouteOptions, route, traffic};
 use super::*;
-use crate::layout::{Dtype, Layout, Mesh, Placement};
+use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
 use crate::plan::Manifest;
 use crate::topology::{LinkRate, Topology};
 use proptest::prelude::*;
@@ -61,14 +61,26 @@ fn uneven_holders() {
 
 #[test]
 fn no_route_beats_it() {
-    let plan = plan(&[(side(1 << 20, 0, &[4, 2]), side(1 << 20, 8, &[4, 4]))], 24);
+    compare(&plan(&[(side(1 << 20, 0, &[4, 2]), side(1 << 20, 8, &[4, 4]))], 24));
+}
+
+#[test]
+fn no_route_of_terms_beats_it() {
+    let mesh = Arc::new(Mesh::contiguous(vec![4, 2], Rank(0)).unwrap());
+    let placements = vec![Placement::Partial(Reduction::Sum), Placement::Replicate];
+    let terms = Arc::new(Layout::new(vec![1 << 20], Dtype::U8, mesh, placements).unwrap());
+    compare(&plan(&[(terms, side(1 << 20, 8, &[4, 4]))], 24));
+}
+
+/// Compares every route of a plan from a domain of 8 ranks to two others.
+fn compare(plan: &Plan) {
     let domains: Vec<u32> = (0..24).map(|rank| rank / 8).collect();
     let machine = machine(&domains);
     for options in RouteOptions::ALL {
         let bytes =
-            LinkBytes::new(&traffic(&route(&plan, &machine.topology, options).flows, &machine.topology), &machine);
+            LinkBytes::new(&traffic(&route(plan, &machine.topology, options).flows, &machine.topology), &machine);
         let most = bytes.nics.iter().map(|nic| nic.most()).max().unwrap();
-        let bound = nic_bound(&plan, &machine, options.injection).bytes;
+        let bound = nic_bound(plan, &machine, options.injection).bytes;
         assert!(most >= bound, "{options:?}: {most} {bound}");
         if options.kind == RouteKind::Hierarchical {
             assert!(most as f64 <= bound as f64 * 1.01, "{options:?}: {most} {bound}");

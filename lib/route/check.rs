@@ -1,10 +1,11 @@
 //! Coverage proof. In: plan and flows. Out: counts, or the first fault. Guarantee: by interval arithmetic, without
-//! moving data: every flow is a tree that starts at a holder, every destination byte with a source is written
-//! exactly once, those without one and those of padding are counted. The cells of a class stand in one line, in bytes; what a flow carries are
-//! few stretches of it, so the cost follows cells and flows, not their product with ranks.
+//! moving data: every flow is a tree that starts at a holder, or at a rank that adds every term once; every destination
+//! byte with a source is written exactly once, those without one and those of padding are counted. The cells of a class
+//! stand in one line, in bytes; what a flow carries are few stretches of it, so the cost follows cells and flows, not
+//! their product with ranks.
 
 use super::storage::Storage;
-use super::{Flow, LocalFlow, Node, Piece};
+use super::{Flow, LocalFlow, Node, Piece, Sums};
 use crate::base::Rank;
 use crate::plan::{CellClass, CellId, Plan};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,22 @@ pub enum CheckError {
         verb: &'static str,
         /// The rank.
         rank: Rank,
+        /// Tensor.
+        tensor: String,
+        /// Cell index.
+        cell: u32,
+    },
+    /// Terms that are not added exactly once.
+    #[error(
+        "flow {flow} adds term {term} of cell {cell} of tensor {tensor:?} {times} times; every term must be added once"
+    )]
+    Terms {
+        /// Index of the flow.
+        flow: usize,
+        /// Number of the term, in ascending mesh coordinate.
+        term: usize,
+        /// How often it is added.
+        times: usize,
         /// Tensor.
         tensor: String,
         /// Cell index.
@@ -136,12 +153,14 @@ pub fn check(plan: &Plan, flows: &[Flow]) -> Result<Coverage, CheckError> {
     let mut deliveries: Vec<Vec<Delivery>> = vec![Vec::new(); plan.classes().len()];
     for (number, flow) in flows.iter().enumerate() {
         check_tree(&flow.nodes).map_err(|fault| CheckError::Malformed { flow: number, fault })?;
+        lines.check_sums(number, flow.nodes[0].rank, flow.sums.as_ref())?;
         let (root, wanting) = (flow.nodes[0].rank, flow.nodes.iter().filter(|node| node.wants));
         for run in lines.runs(number, &flow.pieces, flow.bytes)? {
             let class = &plan.classes()[run.class];
             if class.holders.binary_search(&root).is_err() {
                 return Err(lines.stranger(run, "from", "hold", root));
             }
+            lines.check_terms(run, number, flow.sums.as_ref())?;
             for node in wanting.clone() {
                 if class.wanters.binary_search(&node.rank).is_err() {
                     return Err(lines.stranger(run, "to", "want", node.rank));
@@ -159,11 +178,13 @@ pub fn check_for(plan: &Plan, flows: &[LocalFlow], rank: Rank) -> Result<Coverag
     let lines = Lines::new(plan);
     let mut deliveries: Vec<Vec<Delivery>> = vec![Vec::new(); plan.classes().len()];
     for (number, flow) in flows.iter().enumerate() {
+        lines.check_sums(number, flow.path.root(), flow.sums.as_ref())?;
         for run in lines.runs(number, &flow.pieces, flow.bytes)? {
             let class = &plan.classes()[run.class];
             if class.holders.binary_search(&flow.path.root()).is_err() {
                 return Err(lines.stranger(run, "from", "hold", flow.path.root()));
             }
+            lines.check_terms(run, number, flow.sums.as_ref())?;
             if flow.place.wants {
                 if class.wanters.binary_search(&rank).is_err() {
                     return Err(lines.stranger(run, "to", "want", rank));
@@ -243,6 +264,47 @@ impl<'a> Lines<'a> {
             return Err(malformed("has pieces that do not sum to its bytes"));
         }
         Ok(runs)
+    }
+
+    /// Sums end at the root, each added up by a rank that holds one of its terms.
+    fn check_sums(&self, flow: usize, root: Rank, sums: Option<&Sums>) -> Result<(), CheckError> {
+        let Some(sums) = sums else { return Ok(()) };
+        if sums.domains.first().is_none_or(|first| first.reducer != root) {
+            return Err(CheckError::Malformed { flow, fault: "has a first sum that is not its root's" });
+        }
+        if sums.domains.iter().any(|domain| !domain.terms.contains(&domain.reducer)) {
+            return Err(CheckError::Malformed {
+                flow,
+                fault: "has a sum that is added up by a rank without a term of it",
+            });
+        }
+        Ok(())
+    }
+
+    /// Terms of a class are added exactly once each, whichever replicas they come from; whole elements are not added.
+    fn check_terms(&self, run: Run, flow: usize, sums: Option<&Sums>) -> Result<(), CheckError> {
+        let class = &self.plan.classes()[run.class];
+        let malformed = |fault| Err(CheckError::Malformed { flow, fault });
+        let (sums, first) = match (sums, class.terms.first()) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => return malformed("sends terms as if they were whole"),
+            (Some(_), None) => return malformed("adds up what its holders store whole"),
+            (Some(sums), Some(first)) => (sums, first),
+        };
+        let mut times = vec![0; first.len()];
+        for rank in sums.domains.iter().flat_map(|domain| &domain.terms) {
+            match class.terms.iter().find_map(|terms| terms.iter().position(|holder| holder == rank)) {
+                Some(term) => times[term] += 1,
+                None => return malformed("adds up what a rank without a term holds"),
+            }
+        }
+        match times.iter().position(|&times| times != 1) {
+            Some(term) => {
+                let (tensor, cell, ..) = self.name(run);
+                Err(CheckError::Terms { flow, term, times: times[term], tensor, cell })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Deliveries must tile the line of every class for each of its wanters.

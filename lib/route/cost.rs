@@ -2,7 +2,7 @@
 //! [`LinkBytes`], a [`Bound`], the predicted time. Guarantee: exact byte counts; the bound is NCCL M2N's Eqs. 3 to 6
 //! generalised to the most loaded link, full duplex.
 
-use super::{Flow, LocalFlow};
+use super::{Flow, LocalFlow, Sums};
 use crate::base::Rank;
 use crate::topology::{Machine, Topology};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ pub fn traffic(flows: &[Flow], topology: &Topology) -> Traffic {
         ingress_per_domain: vec![0; topology.domain_count()],
     };
     for flow in flows {
+        for (from, to, bytes) in flow.sums.iter().flat_map(Sums::edges) {
+            traffic.add(from, to, bytes, topology);
+        }
         for node in &flow.nodes {
             if let Some(parent) = node.parent {
                 traffic.add(flow.nodes[parent as usize].rank, node.rank, flow.bytes, topology);
@@ -53,6 +56,13 @@ pub fn traffic_of(flows: &[LocalFlow], topology: &Topology, rank: Rank) -> RankT
     let mut counted = RankTraffic::default();
     let inside = |other: Rank| topology.domain(other) == topology.domain(rank);
     for flow in flows {
+        for (from, to, bytes) in flow.sums.iter().flat_map(Sums::edges) {
+            if from == rank {
+                *(if inside(to) { &mut counted.local_sent } else { &mut counted.network_sent }) += bytes;
+            } else if to == rank {
+                *(if inside(from) { &mut counted.local_received } else { &mut counted.network_received }) += bytes;
+            }
+        }
         for child in &flow.place.children {
             *(if inside(child.rank) { &mut counted.local_sent } else { &mut counted.network_sent }) += flow.bytes;
         }

@@ -1,7 +1,7 @@
 //! One rank's part of a route. In: flows, topology, a rank. Out: [`Explanation`]: what it gets, gives and passes on, by
 //! peer. Guarantee: its sums are those of [`Traffic`](super::Traffic).
 
-use super::Flow;
+use super::{Flow, Sums};
 use crate::base::Rank;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
@@ -49,6 +49,16 @@ impl Exchanged {
 pub fn explain(flows: &[Flow], topology: &Topology, rank: Rank) -> Explanation {
     let mut explanation = Explanation::default();
     for flow in flows {
+        for (from, to, bytes) in flow.sums.iter().flat_map(Sums::edges) {
+            let near = topology.domain(from) == topology.domain(to);
+            if from == rank {
+                let list = if near { &mut explanation.read_by } else { &mut explanation.sent };
+                list.entry(to).or_default().add(bytes);
+            } else if to == rank {
+                let list = if near { &mut explanation.read_from } else { &mut explanation.received };
+                list.entry(from).or_default().add(bytes);
+            }
+        }
         if let Some(number) = flow.nodes.iter().position(|node| node.rank == rank) {
             explanation.add(flow, number, topology);
         }

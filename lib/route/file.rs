@@ -12,7 +12,7 @@ use super::RouteOptions;
 use crate::PROTOCOL_VERSION;
 use crate::base::Rank;
 use crate::layout::Layout;
-use crate::plan::{Digest, Manifest, ManifestDigest, PlanError};
+use crate::plan::{Digest, Manifest, ManifestDigest, PlanError, Transform};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -163,6 +163,7 @@ struct StoredTensor {
     name: String,
     source: u32,
     destination: u32,
+    transform: Transform,
 }
 
 /// Numbers distinct layouts.
@@ -229,6 +230,7 @@ impl SavedPlan {
             name: tensor.name.clone(),
             source: layouts.number(&tensor.source),
             destination: layouts.number(&tensor.destination),
+            transform: tensor.transform,
         });
         let tensors = tensors.collect();
         let content = postcard::to_allocvec(&Content {
@@ -272,7 +274,7 @@ impl SavedPlan {
                     .map_err(|(path, tensor, layouts)| PlanFileError::NoLayout { path, tensor, layout, layouts })
             };
             let (source, destination) = (find(tensor.source)?, find(tensor.destination)?);
-            let pushed = manifest.push(tensor.name, source, destination);
+            let pushed = manifest.push_with(tensor.name, source, destination, tensor.transform);
             pushed.map_err(|source| PlanFileError::Plan { path: path.clone(), source })?;
         }
         let checked = manifest.check_ranks(places.len());

@@ -3,8 +3,10 @@
 
 use super::path::{Path, Place};
 use crate::base::Rank;
-use crate::plan::{CellClass, CellId, Plan};
+use crate::layout::Dtype;
+use crate::plan::{CellClass, CellId, Plan, TensorSpec};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Elements `start..end` of a cell, counted row-major inside its box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,26 @@ pub struct Node {
     pub wants: bool,
 }
 
+/// The sum of the terms of one source domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainSum {
+    /// The rank that adds them, one of them.
+    pub reducer: Rank,
+    /// Ranks whose terms are added, in this order.
+    pub terms: Vec<Rank>,
+}
+
+/// How the root comes by what it sends, where source ranks hold terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sums {
+    /// Sums in the order in which the root adds them: its own domain's first, then one from each other domain.
+    pub domains: Arc<[DomainSum]>,
+    /// Bytes of one rank's terms.
+    pub term_bytes: u64,
+    /// Bytes of a sum.
+    pub sum_bytes: u64,
+}
+
 /// A gather list and the tree of ranks that it travels along.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
@@ -36,8 +58,49 @@ pub struct Flow {
     pub nodes: Vec<Node>,
     /// What travels, in order.
     pub pieces: Vec<Piece>,
-    /// Its bytes.
+    /// Its bytes on the tree.
     pub bytes: u64,
+    /// Where the root adds up what it sends; `None` where its source tensors hold it.
+    pub sums: Option<Sums>,
+}
+
+impl Sums {
+    /// The sums of a way for what travels on it; `None` where the root's tensors hold it.
+    pub(super) fn of(plan: &Plan, pieces: &[Piece], path: &Path) -> Option<Self> {
+        let bytes = |dtype: fn(&TensorSpec) -> Dtype| {
+            let of = |piece: &Piece| {
+                let tensor = &plan.manifest().tensors()[piece.cell.tensor as usize];
+                (piece.end - piece.start) * dtype(tensor).bytes()
+            };
+            pieces.iter().map(of).sum()
+        };
+        path.sums().map(|domains| Self {
+            domains: domains.clone(),
+            term_bytes: bytes(|tensor| tensor.source.dtype()),
+            sum_bytes: bytes(TensorSpec::held_dtype),
+        })
+    }
+
+    /// Edges from one rank to another before the root can send, as (from, to, bytes).
+    pub fn edges(&self) -> impl Iterator<Item = (Rank, Rank, u64)> + '_ {
+        let root = self.domains[0].reducer;
+        let terms = self.domains.iter().flat_map(move |domain| {
+            let others = domain.terms.iter().filter(|&&rank| rank != domain.reducer);
+            others.map(move |&rank| (rank, domain.reducer, self.term_bytes))
+        });
+        let sums = self.domains[1..].iter().map(move |domain| {
+            let bytes = if domain.is_one_term() { self.term_bytes } else { self.sum_bytes };
+            (domain.reducer, root, bytes)
+        });
+        terms.chain(sums)
+    }
+}
+
+impl DomainSum {
+    /// Whether there is nothing to add: the one term goes its way as it is.
+    pub(crate) fn is_one_term(&self) -> bool {
+        self.terms.len() == 1
+    }
 }
 
 impl Flow {
@@ -67,8 +130,10 @@ pub struct LocalFlow {
     pub place: Place,
     /// What travels, in order.
     pub pieces: Vec<Piece>,
-    /// Its bytes.
+    /// Its bytes on the tree.
     pub bytes: u64,
+    /// Where the root adds up what it sends; `None` where its source tensors hold it.
+    pub sums: Option<Sums>,
 }
 
 /// Pieces in order and the byte at which each begins, for cutting their concatenation by bytes: a class into flows, a

@@ -1,8 +1,8 @@
-//! The way of a flow. In: a root, domains with a leader each, where the chain through them begins. Out: the tree, whole or
+//! The way of a flow. In: a root, what it adds up, domains with a leader each, where their chain begins. Out: the tree, whole or
 //! as one rank sees it. Guarantee: both come from the same description, which flows of a class share; a place is found
 //! without building the tree.
 
-use super::Node;
+use super::{DomainSum, Node};
 use crate::base::{DomainId, Rank};
 use crate::topology::Topology;
 use std::sync::Arc;
@@ -29,14 +29,17 @@ pub struct Path {
     first: usize,
     /// Who keeps the bytes, ascending; `None` for everybody but the root.
     wanters: Option<Arc<[Rank]>>,
+    /// What the root adds up; `None` where its source tensors hold what it sends.
+    sums: Option<Arc<[DomainSum]>>,
 }
 
 /// Where a rank stands in a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Number of edges from the root.
+    /// Number of edges from the root, behind the steps in which that adds up what it sends.
     pub hop: u32,
-    /// Who it gets the bytes from; `None` for the root, whose source tensors hold them.
+    /// Who it gets the bytes from; `None` for the root, whose source tensors hold them or terms of them, and for a rank
+    /// beside the tree, which only adds to the root's sums.
     pub parent: Option<Neighbour>,
     /// Whether its destination tensors want the bytes.
     pub wants: bool,
@@ -51,6 +54,8 @@ pub struct Neighbour {
     pub rank: Rank,
     /// Whether it is the root.
     pub is_root: bool,
+    /// Whether it adds up what it sends.
+    pub adds: bool,
     /// Whether its destination tensors want the bytes.
     pub wants: bool,
     /// Whether it passes them to nobody.
@@ -65,7 +70,7 @@ impl Path {
 
     /// A root with readers that keep what they get, or those of them that are `wanters`.
     pub(super) fn keeping(root: Rank, readers: Arc<[Rank]>, wanters: Option<Arc<[Rank]>>) -> Self {
-        Self { root, readers, domains: Arc::new([]), leaders: Arc::new([]), first: 0, wanters }
+        Self { root, readers, domains: Arc::new([]), leaders: Arc::new([]), first: 0, wanters, sums: None }
     }
 
     /// The same with a chain behind it.
@@ -73,7 +78,41 @@ impl Path {
         Self { domains, leaders, first, ..self }
     }
 
-    /// The rank that holds the bytes.
+    /// The same where the root adds up what it sends.
+    pub(super) fn adding(self, sums: Arc<[DomainSum]>) -> Self {
+        Self { sums: Some(sums), ..self }
+    }
+
+    /// What the root adds up.
+    pub fn sums(&self) -> Option<&Arc<[DomainSum]>> {
+        self.sums.as_ref()
+    }
+
+    /// Steps before the tree: terms and the root's sum; with other domains, their sums' way to the root between them.
+    fn stages(&self) -> u32 {
+        match self.sums.as_deref() {
+            None => 0,
+            Some([_]) => 1,
+            Some(_) => 3,
+        }
+    }
+
+    /// Whether `rank` gets the bytes by way of `child`, which gets them from the root, or is it.
+    pub(crate) fn reaches(&self, topology: &Topology, child: Rank, rank: Rank) -> bool {
+        let leads = self.leaders.get(self.first) == Some(&child);
+        rank == child || (leads && !self.is_reader(rank) && self.delivers(topology, rank))
+    }
+
+    /// Whether `rank` gets the bytes from another one. Holders may have flows of their own beside this one.
+    pub(crate) fn delivers(&self, topology: &Topology, rank: Rank) -> bool {
+        rank != self.root && (self.is_reader(rank) || self.domain_of(topology, rank).is_some())
+    }
+
+    fn is_reader(&self, rank: Rank) -> bool {
+        self.readers.binary_search(&rank).is_ok()
+    }
+
+    /// The rank that holds the bytes, or adds them up.
     pub fn root(&self) -> Rank {
         self.root
     }
@@ -141,25 +180,34 @@ impl Path {
             let leaf = |&rank: &Rank| self.neighbour(rank, true);
             let mut children: Vec<Neighbour> = self.readers.iter().map(leaf).collect();
             children.extend((count > 0).then(|| self.leader(0)));
-            return Some(Place { hop: 0, parent: None, wants, children });
+            return Some(Place { hop: self.stages(), parent: None, wants, children });
         }
-        if self.readers.binary_search(&rank).is_ok() {
-            return Some(Place { hop: 1, parent: Some(self.neighbour(self.root, false)), wants, children: Vec::new() });
+        if self.is_reader(rank) {
+            let parent = Some(self.neighbour(self.root, false));
+            return Some(Place { hop: self.stages() + 1, parent, wants, children: Vec::new() });
         }
-        let domain = self.domain_of(topology, rank)?;
+        let Some(domain) = self.domain_of(topology, rank) else { return self.beside(rank) };
         let step = (domain + count - self.first) % count;
         if self.leaders[domain] != rank {
             let parent = Some(self.neighbour(self.leaders[domain], false));
-            return Some(Place { hop: step as u32 + 2, parent, wants, children: Vec::new() });
+            return Some(Place { hop: self.stages() + step as u32 + 2, parent, wants, children: Vec::new() });
         }
         let before = if step == 0 { self.root } else { self.leaders[self.at(step - 1)] };
         let mut children: Vec<Neighbour> = self.followers(domain).map(|rank| self.neighbour(rank, true)).collect();
         children.extend((step + 1 < count).then(|| self.leader(step + 1)));
-        Some(Place { hop: step as u32 + 1, parent: Some(self.neighbour(before, false)), wants, children })
+        let parent = Some(self.neighbour(before, false));
+        Some(Place { hop: self.stages() + step as u32 + 1, parent, wants, children })
+    }
+
+    /// The place of a rank that has a term and is not on the tree; a sum of its domain is one step away from the terms.
+    fn beside(&self, rank: Rank) -> Option<Place> {
+        let adds = self.sums.iter().flat_map(|sums| sums.iter()).any(|sum| sum.terms.contains(&rank));
+        adds.then(|| Place { hop: 1, parent: None, wants: false, children: Vec::new() })
     }
 
     fn neighbour(&self, rank: Rank, is_leaf: bool) -> Neighbour {
-        Neighbour { rank, is_root: rank == self.root, wants: self.wants(rank), is_leaf }
+        let is_root = rank == self.root;
+        Neighbour { rank, is_root, adds: is_root && self.sums.is_some(), wants: self.wants(rank), is_leaf }
     }
 
     /// The leader at a step of the chain.

@@ -3,7 +3,7 @@
 //! derived for all, since both cut a class by the class's own data.
 
 use super::balance::{self, Candidates};
-use super::flow::{Flow, Gather, LocalFlow};
+use super::flow::{Flow, Gather, LocalFlow, Piece, Sums};
 use super::leaders::{Carriers, GRAIN, Share, carrier};
 use super::order::Order;
 use super::path::{Members, Path};
@@ -37,7 +37,9 @@ pub fn route(plan: &Plan, topology: &Topology, options: RouteOptions) -> Routed 
     for class in held(plan) {
         let gather = Gather::of_class(plan, class);
         router.class(class, &gather, &mut |from, to, path| {
-            flows.push(Flow { nodes: path.nodes(), pieces: gather.pieces(from, to).collect(), bytes: to - from });
+            let pieces: Vec<Piece> = gather.pieces(from, to).collect();
+            let sums = Sums::of(plan, &pieces, &path);
+            flows.push(Flow { nodes: path.nodes(), pieces, bytes: to - from, sums });
         });
     }
     Order::new(plan, topology).arrange(&mut flows);
@@ -75,7 +77,9 @@ pub fn route_for(plan: &Plan, topology: &Topology, options: RouteOptions, rank: 
         let gather = Gather::of_class(plan, class);
         router.class(class, &gather, &mut |from, to, path| {
             if let Some(place) = path.place(topology, rank) {
-                flows.push(LocalFlow { path, place, pieces: gather.pieces(from, to).collect(), bytes: to - from });
+                let pieces: Vec<Piece> = gather.pieces(from, to).collect();
+                let sums = Sums::of(plan, &pieces, &path);
+                flows.push(LocalFlow { path, place, pieces, bytes: to - from, sums });
             }
         });
     }
@@ -112,7 +116,7 @@ impl Carrying {
     }
 }
 
-struct Router<'a> {
+pub(super) struct Router<'a> {
     topology: &'a Topology,
     options: RouteOptions,
     injecting: Carrying,
@@ -125,7 +129,7 @@ struct Router<'a> {
 }
 
 /// Takes a slice of a class, and its way.
-type Emit<'a> = &'a mut dyn FnMut(u64, u64, Path);
+pub(super) type Emit<'a> = &'a mut dyn FnMut(u64, u64, Path);
 
 impl<'a> Router<'a> {
     fn new(plan: &Plan, topology: &'a Topology, options: RouteOptions) -> Self {
@@ -146,16 +150,40 @@ impl<'a> Router<'a> {
     }
 
     fn class(&mut self, class: &CellClass, gather: &Gather<'_>, emit: Emit<'_>) {
+        if !class.terms.is_empty() {
+            return self.sums(class, gather, emit);
+        }
         match self.options.kind {
             RouteKind::Hierarchical => self.hierarchical(class, gather, emit),
             RouteKind::Flat => flat(class, emit),
-            RouteKind::GatherBroadcast => self.gather_broadcast(class, emit),
+            RouteKind::GatherBroadcast => {
+                if let Some(path) = self.gathered(class, class.holders[0]) {
+                    emit(0, class.bytes, path);
+                }
+            }
         }
     }
 
-    /// Lowest holder to the root, then once into each destination domain, then to every destination rank there.
-    fn gather_broadcast(&self, class: &CellClass, emit: Emit<'_>) {
-        let (holder, Some(gatherer)) = (class.holders[0], self.gatherer) else { return };
+    pub(super) fn topology(&self) -> &'a Topology {
+        self.topology
+    }
+
+    pub(super) fn kind(&self) -> RouteKind {
+        self.options.kind
+    }
+
+    pub(super) fn injection(&self) -> Injection {
+        self.options.injection
+    }
+
+    /// Ranks of one domain that may lead into it.
+    pub(super) fn leading(&self, candidates: &[Rank]) -> Carriers {
+        self.leading.of(candidates)
+    }
+
+    /// From `holder` to the root of all, then once into each destination domain, then to every destination rank there.
+    pub(super) fn gathered(&self, class: &CellClass, holder: Rank) -> Option<Path> {
+        let gatherer = self.gatherer?;
         let home = self.topology.domain(gatherer);
         let mut domains: Vec<Members> = self.receivers.iter().filter(|at| at.ranks != [holder]).cloned().collect();
         let at_home = domains.binary_search_by_key(&home, |members| members.domain);
@@ -182,7 +210,7 @@ impl<'a> Router<'a> {
         let leaders: Vec<Rank> = domains.iter().filter_map(lead).collect();
         let first = first.checked_rem(domains.len()).unwrap_or(0);
         let path = Path::keeping(holder, readers.into(), Some(class.wanters.as_slice().into()));
-        emit(0, class.bytes, path.through(domains.into(), leaders.into(), first));
+        Some(path.through(domains.into(), leaders.into(), first))
     }
 
     fn hierarchical(&mut self, class: &CellClass, gather: &Gather<'_>, emit: Emit<'_>) {
@@ -208,7 +236,7 @@ impl<'a> Router<'a> {
         }
     }
 
-    fn wanting(&mut self, wanters: &[Rank]) -> Arc<[Members]> {
+    pub(super) fn wanting(&mut self, wanters: &[Rank]) -> Arc<[Members]> {
         if let Some(known) = self.wanters.get(wanters) {
             return known.clone();
         }

@@ -5,7 +5,8 @@
 //! slot, when the receiver has granted it; grants are given for each hop in the order (chunk, flow), as execution gives
 //! them, as many at once as a hop has slots. A link serves its chunks one by one, in the same order among those that
 //! are ready; a chunk occupies the sender's and the receiver's link for its bytes and arrives a latency later. Between
-//! the two links the network has no bottleneck. Copies within a rank take no time.
+//! the two links the network has no bottleneck. Copies within a rank take no time, nor do terms on their way to a root that
+//! adds them up.
 
 use super::Flow;
 use crate::base::Rank;

@@ -19,7 +19,7 @@ fn machine(domains: &[u32]) -> Machine {
 /// Nodes as (rank, parent), all but the root wanting.
 fn flow(bytes: u64, nodes: &[(u32, Option<u32>)]) -> Flow {
     let node = |&(rank, parent): &(u32, Option<u32>)| Node { rank: Rank(rank), parent, wants: parent.is_some() };
-    Flow { nodes: nodes.iter().map(node).collect(), pieces: Vec::new(), bytes }
+    Flow { nodes: nodes.iter().map(node).collect(), pieces: Vec::new(), bytes, sums: None }
 }
 
 fn chain(bytes: u64, ranks: &[u32]) -> Flow {

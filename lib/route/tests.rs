@@ -69,7 +69,7 @@ fn ordered(sources: u32, destinations: u32, domains: &[u32], edges: &[(u32, Opti
         .map(|&(root, receiver)| {
             let mut nodes = vec![Node { rank: Rank(root), parent: None, wants: receiver.is_none() }];
             nodes.extend(receiver.map(|rank| Node { rank: Rank(rank), parent: Some(0), wants: true }));
-            Flow { nodes, pieces: vec![Piece { cell, start: 0, end: 1 }], bytes: 1 }
+            Flow { nodes, pieces: vec![Piece { cell, start: 0, end: 1 }], bytes: 1, sums: None }
         })
         .collect();
     Order::new(&plan, &Topology::from_domains(domains)).arrange(&mut flows);

@@ -84,8 +84,10 @@ device_steps() {
   local rdma="verbs are not supported yet"
   if python3 -m pip --version >/dev/null 2>&1; then
     step "GPU kernels" bash tests/ci/kernels.sh
+    step "GPU tests, stand-in driver" bash tests/ci/stand_in.sh
   else
     skip "GPU kernels" "pip is missing, which fetches their compiler"
+    skip "GPU tests, stand-in driver" "pip is missing, which fetches the compiler"
   fi
   if [ -e /proc/driver/nvidia/version ]; then
     step "GPU tests" bash tests/ci/gpu.sh

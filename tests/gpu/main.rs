@@ -12,6 +12,9 @@ mod access;
 mod case;
 mod collective;
 mod counted;
+#[path = "../reshard/elements.rs"]
+#[allow(dead_code)]
+mod elements;
 mod faults;
 mod job;
 mod links;

@@ -1,4 +1,4 @@
-// Stands in for the CUDA driver on a machine without one: libcuda.so.1 over memory of the host. In: calls of the driver
+// Stands in for the CUDA driver on a machine without one: libcuda.so over memory of the host. In: calls of the driver
 // interface, STAND_IN_DEVICES (2). Out: what the driver would answer. Guarantee: memory, mappings, descriptors and copies
 // are real, across processes too; streams are done at once; kernels are accepted and not run, so only what copy engines and
 // hosts move can be tested with it.

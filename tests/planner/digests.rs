@@ -2,9 +2,9 @@
 
 use super::random::{cases, from_bytes};
 use crossmesh::base::Rank;
-use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Mesh, Part, Placement};
+use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Mesh, Part, Placement, Reduction};
 use crossmesh::plan::digest::{FIELDS, field_values, first_difference};
-use crossmesh::plan::{Difference, Manifest, ManifestDigest};
+use crossmesh::plan::{Difference, Manifest, ManifestDigest, Transform};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -26,6 +26,9 @@ struct Tensor {
     name: String,
     shape: Vec<u64>,
     dtype: Dtype,
+    /// Of the destination, where it is another.
+    wanted: Option<Dtype>,
+    transform: Transform,
     source: Side,
     destination: Side,
 }
@@ -53,8 +56,9 @@ impl Side {
 fn build(tensors: &[Tensor]) -> Manifest {
     let mut manifest = Manifest::new();
     for tensor in tensors {
-        let side = |side: &Side| side.build(&tensor.shape, tensor.dtype);
-        manifest.push(tensor.name.clone(), side(&tensor.source), side(&tensor.destination)).unwrap();
+        let source = tensor.source.build(&tensor.shape, tensor.dtype);
+        let destination = tensor.destination.build(&tensor.shape, tensor.wanted.unwrap_or(tensor.dtype));
+        manifest.push_with(tensor.name.clone(), source, destination, tensor.transform).unwrap();
     }
     manifest
 }
@@ -87,6 +91,8 @@ fn manifests() -> impl Strategy<Value = Vec<Tensor>> {
             name: String::new(),
             shape: vec![4 * rows, columns],
             dtype,
+            wanted: None,
+            transform: Transform::None,
             source,
             destination,
         });
@@ -99,7 +105,7 @@ fn manifests() -> impl Strategy<Value = Vec<Tensor>> {
 /// One change, and the field that must be named.
 type Mutation = (&'static str, fn(&mut Tensor));
 
-const MUTATIONS: [Mutation; 23] = [
+const MUTATIONS: [Mutation; 26] = [
     ("name", |tensor| tensor.name.push('x')),
     ("name", |tensor| tensor.name.clear()),
     ("shape", |tensor| tensor.shape[0] += 4),
@@ -107,6 +113,13 @@ const MUTATIONS: [Mutation; 23] = [
     ("shape", |tensor| tensor.shape.push(1)),
     ("shape", |tensor| tensor.shape[1] = 0),
     ("dtype", |tensor| tensor.dtype = Dtype::F8E4M3),
+    ("dtype", |tensor| {
+        (tensor.dtype, tensor.wanted, tensor.transform) = (Dtype::F32, Some(Dtype::F16), Transform::Cast)
+    }),
+    ("transform", |tensor| tensor.transform = Transform::Cast),
+    ("source placements", |tensor| {
+        (tensor.source.reversed, tensor.source.placements[0]) = (false, Placement::Partial(Reduction::Sum))
+    }),
     ("source mesh", |tensor| tensor.source.first += 1),
     ("source mesh", |tensor| tensor.source.mesh = vec![4, 1]),
     ("source placements", |tensor| tensor.source.placements[1] = Placement::chunk(0)),

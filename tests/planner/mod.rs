@@ -10,6 +10,7 @@ mod layouts;
 mod level;
 pub(crate) mod oracle;
 mod paper;
+mod partial;
 mod proofs;
 pub(crate) mod random;
 mod routes;

@@ -97,7 +97,7 @@ fn positions(layout: &Layout, slot: usize, dim: usize) -> Vec<Use> {
                 assert_eq!(*arranged, dim);
                 held = arrange(&held, &maps[coordinate as usize]);
             }
-            Placement::Replicate => panic!("axis {axis} nests"),
+            Placement::Replicate | Placement::Partial(_) => panic!("axis {axis} nests"),
         }
     }
     if block == 1 { held } else { blocks(&held, block) }

@@ -1,13 +1,13 @@
 //! What a rank plans for itself is its part of what is planned for all: the same cells, cut alike, on the same ways, in the
 //! same order; and the proofs and bytes of the ranks add up to those of all.
 
-use super::all_options;
 use super::random::{Case, cases};
+use super::{all_options, partial};
 use crossmesh::base::Rank;
 use crossmesh::layout::Interval;
 use crossmesh::plan::Plan;
 use crossmesh::route::{
-    Coverage, Flow, Piece, RouteOptions, check, check_for, plan_for, route, route_for, traffic, traffic_of,
+    Coverage, Flow, Piece, RouteOptions, Sums, check, check_for, plan_for, route, route_for, traffic, traffic_of,
 };
 use crossmesh::topology::Topology;
 use proptest::prelude::*;
@@ -15,8 +15,18 @@ use proptest::prelude::*;
 /// A piece by its tensor, box and elements: cells are numbered differently in each plan.
 type Stretch = (u32, Vec<Interval>, u64, u64);
 
-/// A flow at one rank: parent, children, edges from the root, whether it keeps the bytes, what travels, its bytes.
-type Seen = (Option<u32>, Vec<u32>, u32, bool, Vec<Stretch>, u64);
+/// A flow at one rank: parent, children, steps before it, whether it keeps the bytes, what travels, its bytes, and who
+/// adds up whose terms before.
+type Seen = (Option<u32>, Vec<u32>, u32, bool, Vec<Stretch>, u64, Vec<(u32, Vec<u32>)>);
+
+fn numbers(ranks: &[Rank]) -> Vec<u32> {
+    ranks.iter().map(|rank| rank.0).collect()
+}
+
+fn adding(sums: Option<&Sums>) -> Vec<(u32, Vec<u32>)> {
+    let domains = sums.iter().flat_map(|sums| sums.domains.iter());
+    domains.map(|sum| (sum.reducer.0, numbers(&sum.terms))).collect()
+}
 
 fn stretches(plan: &Plan, pieces: &[Piece]) -> Vec<Stretch> {
     let stretch = |piece: &Piece| (piece.cell.tensor, plan.cell(piece.cell).intervals.clone(), piece.start, piece.end);
@@ -26,11 +36,16 @@ fn stretches(plan: &Plan, pieces: &[Piece]) -> Vec<Stretch> {
 /// The part of `flows` that passes `rank`.
 fn slice(plan: &Plan, flows: &[Flow], rank: Rank) -> Vec<Seen> {
     let seen = |flow: &Flow| {
-        let node = flow.nodes.iter().position(|node| node.rank == rank)?;
+        let (adding, stretches) = (adding(flow.sums.as_ref()), stretches(plan, &flow.pieces));
+        let Some(node) = flow.nodes.iter().position(|node| node.rank == rank) else {
+            let adds = adding.iter().any(|(_, terms)| terms.contains(&rank.0));
+            return adds.then(|| (None, Vec::new(), 1, false, stretches, flow.bytes, adding));
+        };
+        let stages = [0, 1, 3, 3, 3, 3, 3, 3, 3][adding.len()];
         let parent = flow.nodes[node].parent.map(|parent| flow.nodes[parent as usize].rank.0);
         let children = flow.children(node).map(|(_, child)| child.rank.0).collect();
         let wants = flow.nodes[node].wants;
-        Some((parent, children, flow.depth(node) as u32, wants, stretches(plan, &flow.pieces), flow.bytes))
+        Some((parent, children, stages + flow.depth(node) as u32, wants, stretches, flow.bytes, adding))
     };
     flows.iter().filter_map(seen).collect()
 }
@@ -48,10 +63,11 @@ fn own(case: &Case, options: RouteOptions, rank: Rank) -> (Vec<Seen>, Coverage) 
             // What it says of a neighbour is what that rank finds of itself.
             let theirs = flow.path.place(&case.topology, neighbour.rank).expect("on the way");
             assert_eq!(neighbour.wants, theirs.wants);
-            assert_eq!(neighbour.is_root, theirs.parent.is_none());
+            assert_eq!(neighbour.is_root, flow.path.root() == neighbour.rank);
             assert!(is_parent || neighbour.is_leaf == theirs.children.is_empty());
         }
-        (parent, children, place.hop, place.wants, stretches(&plan, &flow.pieces), flow.bytes)
+        let adding = adding(flow.sums.as_ref());
+        (parent, children, place.hop, place.wants, stretches(&plan, &flow.pieces), flow.bytes, adding)
     });
     let seen = seen.collect();
     (seen, check_for(&plan, &flows, rank).unwrap())
@@ -86,7 +102,8 @@ fn enlarged(case: &Case) -> Case {
         std::sync::Arc::new(larger)
     };
     for tensor in case.manifest.tensors() {
-        manifest.push(&tensor.name, larger(&tensor.source), larger(&tensor.destination)).unwrap();
+        let (source, destination) = (larger(&tensor.source), larger(&tensor.destination));
+        manifest.push_with(&tensor.name, source, destination, tensor.transform).unwrap();
     }
     Case { manifest: manifest.into(), topology: case.topology.clone() }
 }
@@ -97,6 +114,13 @@ proptest! {
     #[test]
     fn the_plan_of_a_rank_is_its_part(case in cases()) {
         compare(&case);
+    }
+
+    #[test]
+    fn also_of_terms(bytes in proptest::collection::vec(any::<u8>(), 0..160)) {
+        let case = partial::case(bytes);
+        compare(&case);
+        compare(&enlarged(&case));
     }
 
     #[test]

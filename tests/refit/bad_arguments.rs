@@ -5,6 +5,15 @@ use crate::job::{Job, entries};
 use crate::model::{self, EXAMPLE};
 
 #[test]
+fn wrong_casts() {
+    let (_folder, model) = model::file(EXAMPLE);
+    for dtype in ["BF16", "f64", "fp8", ""] {
+        let job = Job::new(2, &model).with("--src tp=1 --dst tp=1").path("--cast", std::path::Path::new(dtype));
+        job.refused(&[&format!("--cast {dtype:?}"), "f32, f16, bf16"]);
+    }
+}
+
+#[test]
 fn wrong_specs_and_lists() {
     let (_folder, model) = model::file(EXAMPLE);
     let cases: [(&str, &[&str]); 16] = [

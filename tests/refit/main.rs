@@ -5,6 +5,7 @@
 mod assembly;
 mod bad_arguments;
 mod bad_models;
+mod casts;
 mod faults;
 mod fused;
 mod job;

@@ -101,17 +101,17 @@ fn job(mapped: &str, staging: &str, chunk: u32) -> Job {
 
 #[test]
 fn least_staging() {
-    job("auto", "12KiB", 256).run(|| rounds(1)).expect_success();
+    job("auto", "16KiB", 256).run(|| rounds(1)).expect_success();
 }
 
 #[test]
 fn least_staging_without_mapped_buffers() {
-    job("shared", "12KiB", 256).run(|| rounds(2)).expect_success();
+    job("shared", "16KiB", 256).run(|| rounds(2)).expect_success();
 }
 
 #[test]
 fn least_staging_and_nothing_mapped() {
-    job("staged", "12KiB", 256).run(|| rounds(3)).expect_success();
+    job("staged", "16KiB", 256).run(|| rounds(3)).expect_success();
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Every combination of ranks, domains, mappings, routes and kinds of memory, with random manifests.
 
+use super::elements::Element;
 use super::random::{Memory, manifest, seed, transfer};
 use super::transfer::{Spot, Transfer};
 use super::{finalize, soon, world};
-use crate::planner::{all_options, layout};
+use crate::planner::{all_options, layout, oracle};
 use crate::rig::spmd::Job;
 use crossmesh::comm::{Communicator, ReshardOptions};
 use crossmesh::layout::{Dtype, Placement, View};
@@ -34,7 +35,26 @@ pub(super) fn replay(world: &Communicator, seed: u64, route: RouteOptions, memor
             waited.unwrap_or_else(|error| panic!("seed {seed}, {route:?}, {memory:?}: {error}"));
         }
         transfer.check(round);
+        let saturated = all_saturated(world, reshard.saturated());
+        assert_eq!(saturated, expected_saturated(&manifest, round), "seed {seed}, {route:?}, {memory:?}");
     }
+}
+
+/// Finite values that became infinite, over all ranks.
+fn all_saturated(world: &Communicator, mine: u64) -> u64 {
+    let all = world.allgather(&mine.to_le_bytes(), soon()).expect("all ranks count");
+    all.iter().map(|bytes| u64::from_le_bytes(bytes[..].try_into().expect("a count"))).sum()
+}
+
+/// The same by the definition of a cast, element by element; every layout wants all elements.
+fn expected_saturated(manifest: &Manifest, round: u64) -> u64 {
+    let tensors = manifest.tensors().iter().enumerate();
+    tensors
+        .map(|(tensor, spec)| {
+            let elements = oracle::elements(spec.source.shape());
+            (0..elements).filter(|&index| Element { tensor, index, round }.saturates(spec)).count() as u64
+        })
+        .sum()
 }
 
 /// Everything that one job can vary.

@@ -5,8 +5,8 @@ use super::transfer::{Spot, Transfer, mix, row_major};
 use crate::planner::random::{Choices, layout, on_mesh};
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Side};
-use crossmesh::layout::{Dtype, Layout, View};
-use crossmesh::plan::Manifest;
+use crossmesh::layout::{Dtype, Layout, Placement, Reduction, View};
+use crossmesh::plan::{Manifest, Transform};
 use std::sync::Arc;
 
 /// Whose memory peers can map.
@@ -55,16 +55,35 @@ pub(super) fn manifest(seed: u64, size: usize, elements: u64) -> Arc<Manifest> {
     let mut manifest = Manifest::new();
     for index in 0..1 + choices.below(5) {
         let shape = shape(choices, elements);
-        let dtype = choices.of(&[Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64]);
+        let dtype = choices.of(&[Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::F16]);
+        let cast = matches!(dtype, Dtype::BF16 | Dtype::F32 | Dtype::F16) && choices.below(2) == 0;
+        let wanted = if cast { choices.of(&[Dtype::BF16, Dtype::F32, Dtype::F16]) } else { dtype };
         let source = layout(choices, &shape, dtype, size);
         let destination = match choices.below(6) {
-            0 => source.clone(),
-            1 => on_mesh(choices, &shape, dtype, source.mesh().clone()),
-            _ => layout(choices, &shape, dtype, size),
+            0 if !cast => source.clone(),
+            0 | 1 => on_mesh(choices, &shape, wanted, source.mesh().clone()),
+            _ => layout(choices, &shape, wanted, size),
         };
-        manifest.push(format!("t{index}"), Arc::new(source), Arc::new(destination)).expect("same shape and dtype");
+        let source = if choices.below(3) == 0 { with_terms(choices, source) } else { source };
+        let transform = if cast { Transform::Cast } else { Transform::None };
+        let pushed = manifest.push_with(format!("t{index}"), Arc::new(source), Arc::new(destination), transform);
+        pushed.expect("same shape, and dtypes that a cast joins");
     }
     Arc::new(manifest)
+}
+
+/// The same layout with terms along some of the axes that replicate it.
+fn with_terms(choices: &mut Choices, layout: Layout) -> Layout {
+    let placements = layout.placements().iter().map(|placement| match placement {
+        Placement::Replicate if choices.below(3) > 0 => Placement::Partial(Reduction::Sum),
+        other => other.clone(),
+    });
+    let (mesh, shape) = (Arc::new(layout.mesh().clone()), layout.shape().to_vec());
+    let mut partial = Layout::new(shape, layout.dtype(), mesh, placements.collect()).expect("types that add up");
+    for (dim, axes) in layout.nesting().iter().enumerate().filter(|(_, axes)| axes.len() > 1) {
+        partial = partial.with_nesting(dim, axes).expect("an order that the layout had");
+    }
+    partial
 }
 
 /// Up to 8 dimensions; few are empty.

@@ -7,20 +7,26 @@ use crate::planner::layout;
 use crate::rig::spmd::Job;
 use crossmesh::base::Rank;
 use crossmesh::comm::ReshardOptions;
-use crossmesh::layout::{Dtype, Placement, View};
-use crossmesh::plan::Manifest;
+use crossmesh::layout::{Dtype, Placement, Reduction, View};
+use crossmesh::plan::{Manifest, Transform};
 use std::sync::Arc;
 use std::time::Duration;
 
 const STARTS: u64 = 10_000;
 
-/// Two tensors from ranks 0 and 1 to ranks 1 and 2: one goes straight, one has rows too short for that.
+/// Two tensors from ranks 0 and 1 to ranks 1 and 2: one goes straight, one has rows too short for that. A third is cast
+/// on its way, the fourth added up.
 fn small() -> Arc<Manifest> {
     let mut manifest = Manifest::new();
     for (name, shape, to) in [("rows", [6, 5], Placement::shard(0)), ("columns", [5, 6], Placement::shard(1))] {
         let source = layout(&shape, Dtype::F32, &[2], [0, 1], &[Placement::shard(0)]);
         let destination = layout(&shape, Dtype::F32, &[2], [1, 2], &[to]);
         manifest.push(name, source, destination).expect("one shape");
+    }
+    for (name, from) in [("cast", Placement::shard(0)), ("sum", Placement::Partial(Reduction::Sum))] {
+        let source = layout(&[4, 6], Dtype::F32, &[2], [0, 1], &[from]);
+        let destination = layout(&[4, 6], Dtype::BF16, &[2], [1, 2], &[Placement::shard(1)]);
+        manifest.push_with(name, source, destination, Transform::Cast).expect("one shape");
     }
     Arc::new(manifest)
 }

@@ -5,6 +5,7 @@
 //! must survive, and sources must too.
 
 use super::access::{put, take};
+use super::elements::{Element, coordinate};
 use crate::planner::oracle::{self, Use};
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, Side};
@@ -31,20 +32,18 @@ struct Local {
     padding: (Vec<usize>, Vec<u8>),
     tensor: usize,
     side: Side,
+    /// Which term of its elements a source holds.
+    coordinate: u64,
 }
 
 /// A rank's part of a transfer.
 pub(super) struct Transfer {
     pub(super) buffers: Buffers,
+    manifest: Arc<Manifest>,
     memories: Vec<Buffer>,
     locals: Vec<Local>,
     /// What is said when something is wrong.
     name: String,
-}
-
-/// The bytes of an element in a round: unlike those of any other element, row, expert or tensor.
-fn value(tensor: usize, element: u64, round: u64) -> [u8; 8] {
-    mix(element ^ (tensor as u64) << 40 ^ round << 56).to_le_bytes()
 }
 
 /// The finalizer of splitmix64: every bit of the input changes half of the output.
@@ -99,7 +98,9 @@ impl Transfer {
                 sizes.resize(sizes.len().max(spot.buffer + 1), 0);
                 sizes[spot.buffer] = sizes[spot.buffer].max(end);
                 let (name, element_bytes) = (spec.name.clone(), element_bytes as usize);
-                locals.push(Local { name, buffer: spot.buffer, element_bytes, elements, padding, tensor, side });
+                let coordinate = if side == Side::Source { coordinate(layout, rank) } else { 0 };
+                let buffer = spot.buffer;
+                locals.push(Local { name, buffer, element_bytes, elements, padding, tensor, side, coordinate });
                 views.push(spot.view);
             }
         }
@@ -109,7 +110,7 @@ impl Transfer {
         for (local, view) in locals.iter().zip(views) {
             buffers.set(local.side, local.tensor, memories[local.buffer].clone(), view);
         }
-        Self { buffers, memories, locals, name: name.to_string() }
+        Self { buffers, manifest: manifest.clone(), memories, locals, name: name.to_string() }
     }
 
     /// Makes sources hold the values of `round`, everything else the pattern.
@@ -138,8 +139,13 @@ impl Transfer {
 
     fn write(&self, number: usize, bytes: &mut [u8], round: u64, which: impl Fn(&Local) -> bool) {
         for local in self.locals.iter().filter(|local| local.buffer == number && which(local)) {
-            for &(at, element) in &local.elements {
-                let value = value(local.tensor, element, round);
+            let spec = &self.manifest.tensors()[local.tensor];
+            for &(at, index) in &local.elements {
+                let element = Element { tensor: local.tensor, index, round };
+                let value = match local.side {
+                    Side::Source => element.held(&spec.source, local.coordinate),
+                    Side::Destination => element.wanted(spec),
+                };
                 bytes[at..at + local.element_bytes].copy_from_slice(&value[..local.element_bytes]);
             }
             let (padding, element) = &local.padding;

@@ -2,7 +2,7 @@
 //! same places that continue each other share a box, so that many small tensors cost what their bytes cost.
 
 use super::super::ExecuteError;
-use super::super::bind::{CopyOp, End, Place, append};
+use super::super::bind::{CopyOp, End, Onto, Place, append};
 use crate::memory::copy::{CopyTable, Placed as BoxPlaced};
 use crate::plan::Plan;
 use crate::route::Piece;
@@ -33,9 +33,10 @@ impl Copies {
         piece: &Piece,
         source: &Placed<'_>,
         destination: &Placed<'_>,
+        onto: Onto,
     ) -> Result<(), ExecuteError> {
         self.between((source.1, destination.1));
-        append(&mut self.batch, plan, piece, &source.0, &destination.0)
+        append(&mut self.batch, plan, piece, &source.0, &destination.0, onto)
     }
 
     /// Adds a box of `extents` elements of `element` bytes.

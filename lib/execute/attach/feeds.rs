@@ -3,7 +3,7 @@
 
 use super::super::ExecuteError;
 use super::super::Side;
-use super::super::bind::{Place, append, own_end, peer_ends};
+use super::super::bind::{Onto, Place, append, own_end, peer_ends};
 use super::super::board::NO_WORD;
 use super::super::claim;
 use super::super::execution::{Feeds, Receiver, Sender};
@@ -82,8 +82,10 @@ impl Attach<'_> {
                 return Err(self.missing(to, piece.cell.tensor));
             };
             let source = (source, Place::Span(source_place));
-            for destination in destinations {
-                self.copies.add(plan, piece, &source, &(destination, Place::Span(destination_place)))?;
+            for (destination, onto) in
+                destinations.into_iter().zip(Onto::places(plan.counts(piece.cell, |lowest| lowest == to)))
+            {
+                self.copies.add(plan, piece, &source, &(destination, Place::Span(destination_place)), onto)?;
             }
         }
         Ok(self.copies.finish(first))
@@ -104,8 +106,10 @@ impl Attach<'_> {
             let (Some(source), Some(destinations)) = (source, destinations) else {
                 return Err(self.missing(to, piece.cell.tensor));
             };
-            for destination in destinations {
-                append(&mut batch, plan, &piece, &source, &destination)?;
+            for (destination, onto) in
+                destinations.into_iter().zip(Onto::places(plan.counts(piece.cell, |lowest| lowest == to)))
+            {
+                append(&mut batch, plan, &piece, &source, &destination, onto)?;
             }
         }
         alone.take(&mut batch, spans);
@@ -149,6 +153,7 @@ impl super::Theirs<'_> {
     fn fed_ends(&self, to: Rank, piece: &Piece) -> Option<Vec<super::End<'_>>> {
         let export = self.fed_destination.get(&(to, piece.cell.tensor))?;
         let super::ExportedMemory::Shared { offset, .. } = export.memory else { return None };
-        peer_ends(self.plan, self.maps[&to].destination.get(&piece.cell.tensor)?, export, offset, piece)
+        let maps = self.maps[&to].destination.get(&piece.cell.tensor)?;
+        peer_ends(self.plan, Side::Destination, maps, export, offset, piece)
     }
 }

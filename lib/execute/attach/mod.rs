@@ -5,13 +5,14 @@ mod copies;
 mod feeds;
 mod padding;
 mod pushes;
+mod sums;
 
-use super::bind::{End, Place, own_end, own_ends, peer_end};
+use super::bind::{End, Onto, Place, own_end, own_ends, peer_end};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::execution::{Bound, BoundItem, BoundPush, Peer, PutOp};
 use super::hop::Hop;
 use super::prepare::Prepared;
-use super::program::{Incoming, Item, Storage};
+use super::program::{Form, Incoming, Item, Storage};
 use super::tensors::LocalTensors;
 use super::{ExecuteError, Group, Mapped, Side};
 use crate::base::{Deadline, Rank};
@@ -142,7 +143,7 @@ pub(super) fn attach(
 fn hops(prepared: &Prepared, peers: usize) -> Vec<Hop> {
     let mut hops: Vec<Hop> = prepared.slots.hops.iter().map(|_| Hop::default()).collect();
     for (number, item) in prepared.program.items.iter().enumerate() {
-        let brought = matches!(item.incoming, Incoming::Pull { .. } | Incoming::Pack);
+        let brought = matches!(item.incoming, Incoming::Pull { .. } | Incoming::Pack | Incoming::Sum);
         let reads_into_slot = brought && item.storage == Storage::Slot;
         if reads_into_slot || matches!(item.incoming, Incoming::Push { .. }) {
             hops[item.hop as usize].items.push(number as u32);
@@ -183,13 +184,14 @@ impl Theirs<'_> {
     /// Where a peer's tensor lies, as this rank reads it.
     fn tensor(&self, from: Rank, stored: Storage, piece: &crate::route::Piece) -> (Option<End<'_>>, Option<Place>) {
         match stored {
-            Storage::Source => self.exported(&self.source, &self.maps[&from].source, from, piece),
-            _ => self.exported(&self.destination, &self.maps[&from].destination, from, piece),
+            Storage::Source => self.exported(Side::Source, &self.source, &self.maps[&from].source, from, piece),
+            _ => self.exported(Side::Destination, &self.destination, &self.maps[&from].destination, from, piece),
         }
     }
 
     fn exported<'a>(
         &'a self,
+        side: Side,
         exports: &'a HashMap<(Rank, u32), Export>,
         maps: &TensorMaps,
         from: Rank,
@@ -206,7 +208,7 @@ impl Theirs<'_> {
             }
             ExportedMemory::Region { .. } => (None, 0),
         };
-        (maps.get(&tensor).and_then(|maps| peer_end(self.plan, maps, export, base, piece)), place)
+        (maps.get(&tensor).and_then(|maps| peer_end(self.plan, side, maps, export, base, piece)), place)
     }
 }
 
@@ -356,7 +358,10 @@ impl<'a> Attach<'a> {
             Incoming::Fed { from } => self.theirs.helped.contains(&from),
             _ => !direct,
         };
-        if arrives && (item.wants || !matches!(item.incoming, Incoming::Push { .. })) {
+        let used = item.wants || item.sum.is_some() || !matches!(item.incoming, Incoming::Push { .. });
+        if item.incoming == Incoming::Sum {
+            self.sum_copies(number)?;
+        } else if arrives && used {
             self.item_copies(number)?;
         }
         Ok(BoundItem {
@@ -378,16 +383,21 @@ impl<'a> Attach<'a> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
         let item = &prepared.program.items[number as usize];
         let mut packed = 0;
+        let mut summed = 0;
         for piece in prepared.program.item_pieces(number) {
             let tensor = piece.cell.tensor;
-            let in_slot = || Some(End::Packed { offset: packed });
-            let (destinations, destination_place) = if item.storage == Storage::Slot {
+            let dtype = prepared.program.dtype(plan, number, tensor);
+            let in_slot = || Some(End::Packed { offset: packed, dtype });
+            let sum_dtype = Form::Sum.dtype(&plan.manifest().tensors()[tensor as usize]);
+            let (destinations, destination_place) = if let Some(sum) = item.sum {
+                (Some(vec![End::Packed { offset: summed, dtype: sum_dtype }]), Some(Place::SumSlot(sum)))
+            } else if item.storage == Storage::Slot {
                 (in_slot().map(|end| vec![end]), Some(Place::Slot))
             } else {
                 (own_ends(plan, local, Side::Destination, piece), self.own_place(Side::Destination, tensor))
             };
             let (source, source_place, peer) = match item.incoming {
-                Incoming::Held => return Ok(()),
+                Incoming::Held | Incoming::Sum => return Ok(()),
                 Incoming::OwnCopy | Incoming::Pack => {
                     (own_end(plan, local, Side::Source, piece), self.own_place(Side::Source, tensor), None)
                 }
@@ -397,7 +407,7 @@ impl<'a> Attach<'a> {
                 }
                 Incoming::Fed { from } => {
                     let maps = &self.theirs.maps[&from].source;
-                    let (end, place) = self.theirs.exported(&self.theirs.fed_source, maps, from, piece);
+                    let (end, place) = self.theirs.exported(Side::Source, &self.theirs.fed_source, maps, from, piece);
                     (end, place, Some(from))
                 }
                 Incoming::Pull { from, stored } => {
@@ -410,10 +420,13 @@ impl<'a> Attach<'a> {
                 return Err(self.missing(peer.unwrap_or_default(), tensor));
             };
             let source = (source, source_place);
-            for destination in destinations {
-                self.copies.add(plan, piece, &source, &(destination, destination_place))?;
+            let first = item.sum.is_none_or(|sum| prepared.program.items[sum as usize].terms.start == number);
+            for (destination, replaced) in destinations.into_iter().zip(Onto::places(item.counted)) {
+                let onto = if first { replaced } else { Onto::Added };
+                self.copies.add(plan, piece, &source, &(destination, destination_place), onto)?;
             }
-            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
+            packed += (piece.end - piece.start) * dtype.bytes();
+            summed += (piece.end - piece.start) * sum_dtype.bytes();
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Tables of what this rank puts over a message link. In: program, exports. Out: packing copies and puts. Guarantee: a
 //! put's two ends are contiguous, and inside a region or slot that both ends agreed on.
 
-use super::super::bind::{End, Place, Run, own_end, pair, peer_end, runs};
+use super::super::bind::{End, Onto, Place, Run, own_end, pair, peer_end, runs};
 use super::super::exchange::{ExportedMemory, Invitation};
 use super::super::execution::{BoundPush, LocalRef, PutOp, RemoteRef};
 use super::super::prepare::{in_slot, sending_side};
+use super::super::program::Push;
 use super::super::{ExecuteError, Group, Side};
 use super::Attach;
 use crate::base::Rank;
@@ -33,7 +34,7 @@ impl Attach<'_> {
         let local_runs = if held_in_slot {
             slot_run.clone()
         } else if prepared.packed[push as usize] {
-            self.pack(item, side)?;
+            self.pack(push, side)?;
             slot_run.clone()
         } else {
             runs(program, plan, item, |piece| own_end(plan, local, side, piece))?
@@ -80,7 +81,7 @@ impl Attach<'_> {
         let exports = &self.theirs.direct;
         runs(&self.prepared.program, self.plan, item, |piece| {
             let export = exports.get(&(peer, piece.cell.tensor))?;
-            peer_end(self.plan, maps.get(&piece.cell.tensor)?, export, 0, piece)
+            peer_end(self.plan, Side::Destination, maps.get(&piece.cell.tensor)?, export, 0, piece)
         })
     }
 
@@ -97,9 +98,10 @@ impl Attach<'_> {
         Some(LocalRef::Region(*region))
     }
 
-    /// Copies that pack an item into a send slot.
-    fn pack(&mut self, item: u32, side: Side) -> Result<(), ExecuteError> {
+    /// Copies that pack what is pushed into a send slot.
+    fn pack(&mut self, push: u32, side: Side) -> Result<(), ExecuteError> {
         let (plan, local, prepared) = (self.plan, self.local, self.prepared);
+        let Push { item, counted } = prepared.program.pushes[push as usize];
         let mut packed = 0;
         for piece in prepared.program.item_pieces(item) {
             let tensor = piece.cell.tensor;
@@ -107,8 +109,10 @@ impl Attach<'_> {
             let (Some(source), Some(place)) = (own_end(plan, local, side, piece), place) else {
                 return Err(self.missing(Rank::default(), tensor));
             };
-            self.copies.add(plan, piece, &(source, place), &(End::Packed { offset: packed }, Place::SendSlot))?;
-            packed += (piece.end - piece.start) * plan.element_bytes(tensor);
+            let dtype = prepared.program.dtype(plan, item, tensor);
+            let slot = (End::Packed { offset: packed, dtype }, Place::SendSlot);
+            self.copies.add(plan, piece, &(source, place), &slot, Onto::Replaced { counted })?;
+            packed += (piece.end - piece.start) * dtype.bytes();
         }
         Ok(())
     }

@@ -35,9 +35,9 @@ impl Execution {
         let boxes = op.boxes.start as usize..op.boxes.end as usize;
         let (to, to_base) = self.resolve(op.destination, slot, peer_slot, send_slot);
         let table = &self.bound.table;
-        if let Place::Process { peer, address } = op.source {
+        self.saturated += if let Place::Process { peer, address } = op.source {
             let process = self.bound.peers[peer as usize].process;
-            table.read_process(boxes, &process, address, &self.bound.spans[to], to_base, &mut self.scratch)?;
+            table.read_process(boxes, &process, address, &self.bound.spans[to], to_base, &mut self.scratch)?
         } else {
             let (from, from_base) = self.resolve(op.source, slot, peer_slot, send_slot);
             let (source, destination) = (&self.bound.spans[from], &self.bound.spans[to]);
@@ -46,8 +46,8 @@ impl Execution {
             {
                 return Ok(bridge.copy(table, boxes, (source, from_base), (destination, to_base))?);
             }
-            table.copy(boxes, source, from_base, destination, to_base, store)?;
-        }
+            table.copy(boxes, source, from_base, destination, to_base, store)?
+        };
         Ok(())
     }
 
@@ -61,6 +61,7 @@ impl Execution {
             Place::Span(span) => (span as usize, 0),
             Place::Slot => own(slot),
             Place::SendSlot => own(send_slot),
+            Place::SumSlot(sum) => own(self.items[sum as usize].slot),
             Place::PeerSlot(peer) => {
                 let peer = &self.bound.peers[peer as usize];
                 let slot = u64::from(peer_slot.unwrap_or(0));

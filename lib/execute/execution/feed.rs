@@ -135,7 +135,9 @@ impl Execution {
         let mut bytes = 0;
         let feeds = &mut self.bound.feeds;
         while feeds.cursor < feeds.scatter.len() && bytes < TURN {
-            bytes += feeds.scatter.copy(feeds.cursor, feeds.store)?;
+            let copied = feeds.scatter.copy(feeds.cursor, feeds.store)?;
+            bytes += copied.bytes;
+            self.saturated += copied.saturated;
             feeds.cursor += 1;
         }
         if feeds.cursor == feeds.scatter.len() {

@@ -6,6 +6,7 @@ mod copies;
 mod feed;
 mod receive;
 mod send;
+mod sums;
 
 pub(super) use feed::{Feeds, Receiver, Sender};
 
@@ -26,6 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 enum ItemPhase {
     Waiting,
     Granted,
+    /// In its slot, before its turn to be added.
+    Arrived,
     Available,
 }
 
@@ -35,6 +38,8 @@ struct ItemState {
     slot: Option<u32>,
     /// Pushes and slot readers that still need it.
     holds: u32,
+    /// The next term to be added to a sum.
+    next_term: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +85,8 @@ pub(super) struct Execution {
     read_slots: Vec<u32>,
     items_left: usize,
     pushes_left: usize,
+    /// Finite values of this start that this rank made infinite.
+    saturated: u64,
     scratch: RangeScratch,
 }
 
@@ -96,7 +103,7 @@ impl Execution {
             active: false,
             opened: false,
             awaits_turn: false,
-            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0 }; items],
+            items: vec![ItemState { phase: ItemPhase::Waiting, slot: None, holds: 0, next_term: 0 }; items],
             pushes: vec![PushState { phase: PushPhase::Waiting, send_slot: None, completed: false }; pushes],
             free_send_slots: Vec::with_capacity(bound.send_slots.len()),
             arrived: VecDeque::with_capacity(items),
@@ -107,6 +114,7 @@ impl Execution {
             read_slots: Vec::with_capacity(items),
             items_left: 0,
             pushes_left: 0,
+            saturated: 0,
             scratch: RangeScratch::default(),
             by_world,
             bound,
@@ -158,6 +166,11 @@ impl Execution {
         ((all - left) as u64, all as u64)
     }
 
+    /// Finite values that became infinite here since the last start.
+    pub(super) fn saturated(&self) -> u64 {
+        self.saturated
+    }
+
     /// Notes the stream that the next start comes behind, if any.
     pub(super) fn enter(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         match (&self.bound.gate, stream) {
@@ -185,11 +198,13 @@ impl Execution {
         self.awaits_turn = false;
         self.items_left = 0;
         self.pushes_left = self.pushes.len();
+        self.saturated = 0;
         for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
             let held = item.incoming == Incoming::Held;
             let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
             state.phase = if held { ItemPhase::Available } else { ItemPhase::Waiting };
             state.slot = None;
+            state.next_term = item.terms.start;
             state.holds = item.pushes.len() as u32 + slot_readers;
             self.items_left += usize::from(!held);
         }
@@ -273,7 +288,10 @@ impl Execution {
         if holds == 0 {
             self.release_slot(item);
         }
-        Ok(())
+        match self.bound.program.items[item as usize].sum {
+            Some(sum) => self.added(sum),
+            None => Ok(()),
+        }
     }
 
     fn release_slot(&mut self, item: u32) {

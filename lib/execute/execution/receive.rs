@@ -29,7 +29,11 @@ impl Execution {
         known.arrival_cursor += 1;
         let need = self.need(item);
         self.bound.hops[self.bound.program.items[item as usize].hop as usize].arrived(need);
-        self.arrived.push_back(item);
+        if self.is_turn(item) {
+            self.arrived.push_back(item);
+        } else {
+            self.items[item as usize].phase = ItemPhase::Arrived;
+        }
         Ok(())
     }
 
@@ -59,6 +63,9 @@ impl Execution {
                 let slot = self.bound.hops[number].grant(need);
                 self.items[item as usize].slot = slot;
                 self.items[item as usize].phase = ItemPhase::Granted;
+                if self.bound.program.items[item as usize].incoming == Incoming::Sum {
+                    self.offer(item);
+                }
                 moved = true;
             }
         }
@@ -117,7 +124,7 @@ impl Execution {
             let peer = &self.bound.peers[number];
             let Some(&item) = peer.pulls.get(peer.pull_cursor) else { continue };
             let is_slot = self.bound.program.items[item as usize].storage == Storage::Slot;
-            if is_slot && self.items[item as usize].phase != ItemPhase::Granted {
+            if (is_slot && self.items[item as usize].phase != ItemPhase::Granted) || !self.is_turn(item) {
                 continue;
             }
             let Some(peer_slot) = self.readable(number)? else { continue };

@@ -3,7 +3,7 @@
 //! first, then the others in the order that all ranks share.
 
 use super::super::attach::{padding_parts, pattern_bytes};
-use super::super::bind::{End, append, own_end, own_ends, peer_end};
+use super::super::bind::{End, UNCHANGED, append, own_end, own_ends, peer_end};
 use super::super::exchange::{Export, ExportedMemory};
 use super::super::program::{Incoming, Storage};
 use super::super::tensors::LocalTensors;
@@ -258,7 +258,8 @@ impl Attach<'_> {
         let destinations = own_ends(plan, local, Side::Destination, piece).ok_or_else(|| missing(Rank::default()))?;
         let mut table = CopyTable::new();
         let mut add = |source: &End<'_>| {
-            destinations.iter().try_for_each(|destination| append(&mut table, plan, piece, source, destination))
+            let mut each = destinations.iter();
+            each.try_for_each(|destination| append(&mut table, plan, piece, source, destination, UNCHANGED))
         };
         let Some((peer, side)) = from else {
             let source_span = self.own_span(Side::Source, tensor)?.ok_or_else(|| missing(Rank::default()))?;
@@ -269,7 +270,7 @@ impl Attach<'_> {
         let maps = self.maps_of(side, tensor, peer).ok_or_else(|| missing(peer))?;
         let exported = self.attached.peers.get(&peer).and_then(|known| known.tensors.get(&(side, tensor)));
         let (export, span) = exported.ok_or_else(|| missing(peer))?;
-        add(&peer_end(plan, &maps, export, 0, piece).ok_or_else(|| missing(peer))?)?;
+        add(&peer_end(plan, side, &maps, export, 0, piece).ok_or_else(|| missing(peer))?)?;
         Ok((*span, destination_span, table))
     }
 

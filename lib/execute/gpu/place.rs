@@ -9,6 +9,7 @@ use super::super::{ExecuteError, Group, Mapped, Side};
 use super::links::{LinkFacts, LinkVerdict, Test, test};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::{Device, Kernels, inspect};
+use crate::plan::Manifest;
 use crate::route::RouteKind;
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -84,10 +85,12 @@ pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, E
 /// Finds out; collective.
 pub(crate) fn find_way(
     group: &Group,
+    manifest: &Manifest,
     agreement: &Agreement,
     route: RouteKind,
     deadline: Deadline,
 ) -> Result<Way, ExecuteError> {
+    check_unchanged(manifest)?;
     let memory = &agreement.memory;
     if let Some(why) = why_staged(group, agreement, route) {
         return Ok(Way::Staged(why));
@@ -126,6 +129,19 @@ pub(crate) fn find_way(
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
     }))
+}
+
+/// Tensors whose elements are added up or cast on the way are refused: what moves bytes of devices copies them.
+fn check_unchanged(manifest: &Manifest) -> Result<(), ExecuteError> {
+    for tensor in manifest.tensors() {
+        let change = match tensor.source.reduction() {
+            Some(_) => "its terms are added up",
+            None if tensor.is_cast() => "its elements are cast",
+            None => continue,
+        };
+        return Err(ExecuteError::ChangeOnDevices { tensor: tensor.name.clone(), change });
+    }
+    Ok(())
 }
 
 /// Why a destination cannot be read from, where the plan has ranks that pass on what they received.
@@ -182,6 +198,8 @@ fn broken(facts: &[LinkFacts]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
+    use crate::plan::Transform;
 
     #[test]
     fn one_bad_link_is_enough() {
@@ -193,5 +211,25 @@ mod tests {
         assert!(why.contains("rank 1 to that of rank 0") && why.contains("3 wrong"), "{why}");
         let why = broken(&[link(2, 0, LinkVerdict::Failed { why: "no memory".into() }), good]).unwrap();
         assert!(why.contains("no memory"), "{why}");
+    }
+
+    #[test]
+    fn elements_that_change_are_refused() {
+        let side = |dtype, placement| {
+            let mesh = Arc::new(Mesh::contiguous(vec![2], Rank(0)).unwrap());
+            Arc::new(Layout::new(vec![4], dtype, mesh, vec![placement]).unwrap())
+        };
+        let verdict = |from, placement, to| {
+            let mut manifest = Manifest::new();
+            let (source, destination) = (side(from, placement), side(to, Placement::shard(0)));
+            manifest.push_with("w", source, destination, Transform::Cast).unwrap();
+            check_unchanged(&manifest).map_err(|error| error.to_string())
+        };
+        let (whole, terms) = (Placement::Replicate, Placement::Partial(Reduction::Sum));
+        assert_eq!(verdict(Dtype::BF16, whole.clone(), Dtype::BF16), Ok(()));
+        let cast = verdict(Dtype::F32, whole, Dtype::BF16).unwrap_err();
+        assert!(cast.starts_with("tensor \"w\": its elements are cast on the way"), "{cast}");
+        let sum = verdict(Dtype::F32, terms, Dtype::F32).unwrap_err();
+        assert!(sum.starts_with("tensor \"w\": its terms are added up on the way"), "{sum}");
     }
 }

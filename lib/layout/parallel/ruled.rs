@@ -243,9 +243,10 @@ impl<'a> RuledModel<'a> {
     }
 
     /// Whether a cast of the whole model must leave tensor number `index` as it is: routers, whose choices change with
-    /// a rounded weight.
+    /// a rounded weight, and scales, which belong to weights that no cast takes.
     pub fn keeps_dtype(&self, index: usize) -> bool {
-        self.effect(self.tensors[index].effect).keeps_dtype
+        let scales = self.model.tensors()[index].name.ends_with("_scale_inv");
+        scales || self.effect(self.tensors[index].effect).keeps_dtype
     }
 
     /// Whether tensor number `index` moves under the name of another one that it is tied to.

@@ -4,7 +4,7 @@
 //! Ten thousand small tensors between the same ranks usually lie behind one another on both sides, or step on both
 //! sides by the same distances. One loop over them costs what their bytes cost; a box each costs more than the bytes.
 
-use super::{BoxCopy, CopyDimension, CopyTable};
+use super::{BoxCopy, CopyDimension, CopyTable, Operation};
 
 /// A stretch of equal runs in steps.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +12,7 @@ struct Series {
     first: (u64, u64),
     last: (u64, u64),
     run: u64,
+    operation: Operation,
     count: u64,
     step: (u64, u64),
 }
@@ -19,19 +20,24 @@ struct Series {
 impl Series {
     fn of(copy: &BoxCopy) -> Self {
         let start = (copy.source, copy.destination);
-        Self { first: start, last: start, run: copy.run, count: 1, step: (0, 0) }
+        Self { first: start, last: start, run: copy.run, operation: copy.operation, count: 1, step: (0, 0) }
     }
 
     /// Takes a single run that continues the series; whether it does.
     fn take(&mut self, copy: &BoxCopy) -> bool {
-        let touches = |last: u64, next: u64| last.checked_add(self.run) == Some(next);
-        if self.count == 1 && touches(self.last.0, copy.source) && touches(self.last.1, copy.destination) {
+        if copy.operation != self.operation {
+            return false;
+        }
+        let written = self.operation.written(self.run);
+        let touches = |last: u64, run: u64, next: u64| last.checked_add(run) == Some(next);
+        let joins = touches(self.last.0, self.run, copy.source) && touches(self.last.1, written, copy.destination);
+        if self.count == 1 && joins {
             self.run += copy.run;
             return true;
         }
         let step = (copy.source.checked_sub(self.last.0), copy.destination.checked_sub(self.last.1));
         let (Some(source), Some(destination)) = step else { return false };
-        let apart = source >= self.run && destination >= self.run;
+        let apart = source >= self.run && destination >= written;
         if copy.run != self.run || !apart || (self.count > 1 && self.step != (source, destination)) {
             return false;
         }
@@ -59,10 +65,10 @@ impl CopyTable {
     }
 
     fn close(&mut self, series: Option<Series>) {
-        let Some(Series { first, run, count, step, .. }) = series else { return };
+        let Some(Series { first, run, operation, count, step, .. }) = series else { return };
         let steps = [CopyDimension { extent: count, source: step.0, destination: step.1 }];
         let loops = if count > 1 { &steps[..] } else { &[] };
-        self.add_piece(first.0, first.1, loops, run);
+        self.add_piece(first.0, first.1, loops, run, operation);
     }
 }
 

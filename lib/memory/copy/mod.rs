@@ -2,7 +2,9 @@
 //! Guarantee: bounds are checked per box before its first byte moves; nothing is allocated after the table is
 //! built; source and destination may overlap (bytes then move as by memmove, run by run).
 
+mod change;
 mod coalesce;
+mod convert;
 mod cut;
 mod kernel;
 mod scatter;
@@ -10,8 +12,9 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use convert::{Cast, Operation, Sum};
 pub use kernel::{Store, fence};
-pub use scatter::Scatter;
+pub use scatter::{Copied, Scatter};
 
 use super::process::{self, ProcessMemory};
 use super::{MemoryError, Span};
@@ -36,8 +39,10 @@ pub struct BoxCopy {
     pub source: u64,
     /// First byte in the destination.
     pub destination: u64,
-    /// Contiguous bytes.
+    /// Contiguous bytes in the source.
     pub run: u64,
+    /// What happens to them on the way.
+    pub operation: Operation,
     source_end: u64,
     destination_end: u64,
     first_dimension: u32,
@@ -72,6 +77,7 @@ pub struct CopyTable {
 pub struct RangeScratch {
     local: Vec<iovec>,
     remote: Vec<iovec>,
+    changed: change::Staged,
 }
 
 // SAFETY: the addresses are only used by the call that filled them.
@@ -82,7 +88,8 @@ const RANGES: usize = 1024;
 
 impl Default for RangeScratch {
     fn default() -> Self {
-        Self { local: Vec::with_capacity(RANGES), remote: Vec::with_capacity(RANGES) }
+        let changed = change::Staged::default();
+        Self { local: Vec::with_capacity(RANGES), remote: Vec::with_capacity(RANGES), changed }
     }
 }
 
@@ -116,6 +123,18 @@ impl CopyTable {
         source: Placed<'_>,
         destination: Placed<'_>,
     ) -> Result<(), MemoryError> {
+        self.push_changed(extents, element, Operation::Move, source, destination)
+    }
+
+    /// The same for elements, of `element` bytes in the source, to which `operation` is done.
+    pub fn push_changed(
+        &mut self,
+        extents: &[u64],
+        element: u64,
+        operation: Operation,
+        source: Placed<'_>,
+        destination: Placed<'_>,
+    ) -> Result<(), MemoryError> {
         if extents.contains(&0) {
             return Ok(());
         }
@@ -124,7 +143,7 @@ impl CopyTable {
         let mut run = element;
         for dim in (0..extents.len()).rev().filter(|&dim| extents[dim] > 1) {
             let (extent, from, to) = (extents[dim], source.strides[dim], destination.strides[dim]);
-            if self.dimensions.len() == first && from == run && to == run {
+            if self.dimensions.len() == first && from == run && to == operation.written(run) {
                 run = run.checked_mul(extent).ok_or_else(too_large)?;
                 continue;
             }
@@ -140,19 +159,21 @@ impl CopyTable {
         }
         let loops = &mut self.dimensions[first..];
         loops.reverse();
-        let end = |offset: u64, step: fn(&CopyDimension) -> u64| {
+        let end = |offset: u64, run: u64, step: fn(&CopyDimension) -> u64| {
             loops.iter().try_fold(offset.checked_add(run)?, |end, dim| {
                 end.checked_add((dim.extent - 1).checked_mul(step(dim))?)
             })
         };
-        let source_end = end(source.offset, |dim| dim.source).ok_or_else(too_large)?;
-        let destination_end = end(destination.offset, |dim| dim.destination).ok_or_else(too_large)?;
+        let written = operation.checked_written(run).ok_or_else(too_large)?;
+        let source_end = end(source.offset, run, |dim| dim.source).ok_or_else(too_large)?;
+        let destination_end = end(destination.offset, written, |dim| dim.destination).ok_or_else(too_large)?;
         let dimensions = loops.len() as u32;
         let first_dimension = u32::try_from(first).map_err(|_| too_large())?;
         self.boxes.push(BoxCopy {
             source: source.offset,
             destination: destination.offset,
             run,
+            operation,
             source_end,
             destination_end,
             first_dimension,
@@ -162,7 +183,7 @@ impl CopyTable {
     }
 
     /// Copies boxes `range`; offsets count from `source_base` and `destination_base`. After streaming stores the
-    /// caller calls [`fence`] before it tells anybody.
+    /// caller calls [`fence`] before it tells anybody. Returns how many finite values became infinite, where they count.
     pub fn copy(
         &self,
         range: Range<usize>,
@@ -171,9 +192,10 @@ impl CopyTable {
         destination: &Span,
         destination_base: u64,
         store: Store,
-    ) -> Result<(), MemoryError> {
+    ) -> Result<u64, MemoryError> {
         source.check_host()?;
         destination.check_host()?;
+        let mut saturated = 0;
         for copy in &self.boxes[range] {
             check_end(source_base, copy.source_end, source.bytes())?;
             check_end(destination_base, copy.destination_end, destination.bytes())?;
@@ -185,12 +207,19 @@ impl CopyTable {
                 )
             };
             // SAFETY: every run of the box lies between its first byte and its checked end.
-            unsafe { sweep::copy_loops(from, to, self.loops(copy), copy.run as usize, store) };
+            unsafe {
+                if copy.operation == Operation::Move {
+                    sweep::copy_loops(from, to, self.loops(copy), copy.run as usize, store);
+                } else {
+                    saturated += change::change_loops(from, to, self.loops(copy), copy.run as usize, copy.operation);
+                }
+            }
         }
-        Ok(())
+        Ok(saturated)
     }
 
-    /// Reads boxes `range` from another process whose memory begins at address `source_base`.
+    /// Reads boxes `range` from another process whose memory begins at address `source_base`; returns the same as
+    /// [`copy`](Self::copy).
     pub fn read_process(
         &self,
         range: Range<usize>,
@@ -199,7 +228,7 @@ impl CopyTable {
         destination: &Span,
         destination_base: u64,
         scratch: &mut RangeScratch,
-    ) -> Result<(), MemoryError> {
+    ) -> Result<u64, MemoryError> {
         scratch.clear();
         destination.check_host()?;
         for copy in &self.boxes[range] {
@@ -209,15 +238,19 @@ impl CopyTable {
             self.for_each_run(copy, |from, to| {
                 if failed.is_ok() {
                     let local = destination.start() as u64 + destination_base + to;
-                    failed = scratch.add(process, source_base + from, local, copy.run);
+                    failed = match copy.operation {
+                        Operation::Move => scratch.add(process, source_base + from, local, copy.run),
+                        changed => scratch.changed.add(process, source_base + from, local, copy.run, changed),
+                    };
                 }
             });
             failed?;
         }
-        scratch.flush(process)
+        scratch.flush(process)?;
+        scratch.changed.finish(process)
     }
 
-    /// Contiguous runs of boxes `range`, as (source, destination, bytes), in loop order.
+    /// Contiguous runs of boxes `range`, as (source, destination, bytes in the source), in loop order.
     pub fn runs(&self, range: Range<usize>, mut each: impl FnMut(u64, u64, u64)) {
         for copy in &self.boxes[range] {
             self.for_each_run(copy, |from, to| each(from, to, copy.run));
@@ -269,6 +302,7 @@ impl RangeScratch {
     fn clear(&mut self) {
         self.local.clear();
         self.remote.clear();
+        self.changed.clear();
     }
 
     /// Appends a run, joined with the one before where they touch; full lists are read first.
@@ -287,7 +321,8 @@ impl RangeScratch {
             // SAFETY: local ranges were checked against their span when added.
             unsafe { process.read(&self.local, &self.remote)? };
         }
-        self.clear();
+        self.local.clear();
+        self.remote.clear();
         Ok(())
     }
 }

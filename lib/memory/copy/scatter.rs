@@ -8,7 +8,7 @@
 
 use super::kernel::{Lane, Rows, Store, copy_run, stream_lanes};
 use super::sweep::gathers;
-use super::{BoxCopy, CopyDimension, CopyTable, check_end};
+use super::{BoxCopy, CopyDimension, CopyTable, Operation, check_end};
 use crate::memory::{MemoryError, Span};
 use std::ops::Range;
 
@@ -27,6 +27,15 @@ pub struct Scatter {
     /// Blocks of boxes with several loops.
     blocks: CopyTable,
     spans: Vec<Span>,
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Source bytes that it took.
+    pub bytes: u64,
+    /// Finite values that became infinite, where they count.
+    pub saturated: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -92,8 +101,8 @@ impl Scatter {
         self.steps.is_empty()
     }
 
-    /// Takes one step; its bytes. After streaming stores the caller calls [`fence`](super::fence) before it tells anybody.
-    pub fn copy(&self, step: usize, store: Store) -> Result<u64, MemoryError> {
+    /// Takes one step. After streaming stores the caller calls [`fence`](super::fence) before it tells anybody.
+    pub fn copy(&self, step: usize, store: Store) -> Result<Copied, MemoryError> {
         match &self.steps[step] {
             Step::Lanes { from, rows, lanes, whole, bytes } => {
                 let lanes = &self.lanes[lanes.start as usize..lanes.end as usize];
@@ -106,13 +115,13 @@ impl Scatter {
                         copy_lanes(*from, *rows, lanes, store);
                     }
                 }
-                Ok(*bytes)
+                Ok(Copied { bytes: *bytes, saturated: 0 })
             }
             &Step::Block { source, destination, index } => {
                 let (from, to) = (&self.spans[source as usize], &self.spans[destination as usize]);
                 let index = index as usize;
-                self.blocks.copy(index..index + 1, from, 0, to, 0, store)?;
-                Ok(self.blocks.bytes_of(index))
+                let saturated = self.blocks.copy(index..index + 1, from, 0, to, 0, store)?;
+                Ok(Copied { bytes: self.blocks.bytes_of(index), saturated })
             }
         }
     }
@@ -210,6 +219,9 @@ impl Cutter<'_> {
             count: 1,
             step: (0, 0),
         };
+        if copy.operation != Operation::Move {
+            return self.add_blocks(whole, loops, copy.operation);
+        }
         self.cut_loops(whole, loops);
     }
 
@@ -223,7 +235,7 @@ impl Cutter<'_> {
                     self.cut_loops(Series { from, to, ..part }, inner);
                 }
             }
-            _ => self.add_blocks(part, loops),
+            _ => self.add_blocks(part, loops, Operation::Move),
         }
     }
 
@@ -241,14 +253,14 @@ impl Cutter<'_> {
     fn add_rows(&mut self, part: Series, dim: CopyDimension) {
         let rows = Series { count: dim.extent, step: (dim.source, dim.destination), ..part };
         if !rows.lane(self.spans, rows.from).is_whole() && gathers(&dim, part.run as usize) {
-            self.add_blocks(part, &[dim]);
+            self.add_blocks(part, &[dim], Operation::Move);
         } else {
             self.series.push(rows);
         }
     }
 
-    fn add_blocks(&mut self, part: Series, loops: &[CopyDimension]) {
-        self.blocks.add_piece(part.from, part.to, loops, part.run);
+    fn add_blocks(&mut self, part: Series, loops: &[CopyDimension], operation: Operation) {
+        self.blocks.add_piece(part.from, part.to, loops, part.run, operation);
         for index in self.blocks.cut_last(BLOCK) {
             let step = Step::Block { source: part.source, destination: part.destination, index: index as u32 };
             self.placed.push(At { source: part.source, from: self.blocks.source_of(index), step });

@@ -47,7 +47,7 @@ fn check(boxes: &Boxes) -> Result<usize, TestCaseError> {
         let scattered = outcome(|spans| {
             let scatter = Scatter::new(spans, &boxes.table, &boxes.between).unwrap();
             steps = scatter.len();
-            let bytes: u64 = (0..steps).map(|step| scatter.copy(step, store).unwrap()).sum();
+            let bytes: u64 = (0..steps).map(|step| scatter.copy(step, store).unwrap().bytes).sum();
             fence();
             assert_eq!(bytes, all);
         });

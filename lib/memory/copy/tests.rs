@@ -157,6 +157,69 @@ proptest! {
     }
 }
 
+/// A box whose elements change on their way, with room for the larger side.
+fn changed(case: &Case, operation: Operation) -> (CopyTable, u64, u64) {
+    let (read, written) = (operation.read_element(), operation.written(operation.read_element()));
+    let mut table = CopyTable::new();
+    let scale = |strides: &[u64], element: u64| -> Vec<u64> {
+        strides.iter().map(|stride| stride / case.element * element).collect()
+    };
+    let (from, to) = (scale(&case.source.1, read), scale(&case.destination.1, written));
+    let (source, destination) =
+        (Placed { offset: case.source.0, strides: &from }, Placed { offset: case.destination.0, strides: &to });
+    table.push_changed(&case.extents, read, operation, source, destination).unwrap();
+    (table, read, written)
+}
+
+const OPERATIONS: [Operation; 5] = [
+    Operation::Cast { cast: Cast::F32ToBf16, counted: true },
+    Operation::Cast { cast: Cast::F16ToF32, counted: true },
+    Operation::Cast { cast: Cast::Bf16ToF16, counted: true },
+    Operation::Add(Sum::F16),
+    Operation::Add(Sum::Bits32),
+];
+
+#[cfg(not(miri))]
+proptest! {
+    /// Whole, cut into blocks, joined, and read from another process: all like element by element.
+    #[test]
+    fn changed_boxes_equal_changes_by_index(case in case(), which in 0..OPERATIONS.len(), block in 1u64..5000) {
+        // Strides scaled to 4-byte elements still fit.
+        prop_assume!(fits(&Case { element: 4, ..case.clone() }) && case.element > 1);
+        let operation = OPERATIONS[which];
+        let (table, read, written) = changed(&case, operation);
+        prop_assume!(table.boxes.iter().all(|copy| copy.source_end.max(copy.destination_end) <= ROOM));
+        let source = filled(0x55);
+        let (mut right, mut saturated) = (filled(0x0a).read().unwrap().to_vec(), 0);
+        let scale = |side: &(u64, Vec<u64>), element: u64| {
+            let strides: Vec<u64> = side.1.iter().map(|stride| stride / case.element * element).collect();
+            places(&case.extents, side.0, &strides)
+        };
+        for (from, to) in scale(&case.source, read).into_iter().zip(scale(&case.destination, written)) {
+            let bytes = source.read().unwrap()[from as usize..][..read as usize].to_vec();
+            // SAFETY: one element on both sides.
+            saturated += unsafe { operation.run(bytes.as_ptr(), right[to as usize..].as_mut_ptr(), read as usize) };
+        }
+        let mut cut = table.clone();
+        cut.cut_last(block);
+        let mut joined = CopyTable::new();
+        joined.append_joined(&cut);
+        let process = ProcessMemory { pid: std::process::id() as i32 };
+        let from = Span::of_buffer(&source);
+        for (name, table) in [("whole", &table), ("cut", &cut), ("joined", &joined)] {
+            let destination = filled(0x0a);
+            let to = Span::of_buffer(&destination);
+            let found = table.copy(0..table.len(), &from, 0, &to, 0, Store::Streaming).unwrap();
+            prop_assert!(destination.read().unwrap()[..] == right[..] && found == saturated, "{name} {operation:?} {case:?}");
+            let destination = filled(0x0a);
+            let (to, mut scratch) = (Span::of_buffer(&destination), RangeScratch::default());
+            let start = source.as_ptr() as u64;
+            let found = table.read_process(0..table.len(), &process, start, &to, 0, &mut scratch).unwrap();
+            prop_assert!(destination.read().unwrap()[..] == right[..] && found == saturated, "process {name} {operation:?}");
+        }
+    }
+}
+
 #[cfg(not(miri))]
 proptest! {
     #[test]

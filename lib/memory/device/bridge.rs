@@ -8,7 +8,7 @@ use super::gpu::Device;
 use super::moves::for_each;
 use super::stream::{End, Event, Rows, Stream};
 use crate::base::Deadline;
-use crate::memory::copy::CopyTable;
+use crate::memory::copy::{CopyTable, Operation};
 use crate::memory::{MemoryError, SharedMemory, Span};
 use cudarc::driver::sys;
 use std::fmt;
@@ -74,6 +74,9 @@ impl Bridge {
         };
         for index in range {
             let (copy, loops) = table.get(index);
+            if copy.operation != Operation::Move {
+                return Err(MemoryError::OnDevice { bytes: source.bytes(), device: lane.device.ordinal() });
+            }
             let (source_end, destination_end) = copy.ends();
             check_end(source_base, source_end, source)?;
             check_end(destination_base, destination_end, destination)?;

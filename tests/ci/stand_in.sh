@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# GPU tests that need no kernels, over a driver that stands in for two GPUs. Needs no GPU; NVRTC as tests/ci/kernels.sh keeps it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/ci/common.sh
+source tests/ci/common.sh
+
+folder=$TARGET/stand-in
+mkdir -p "$folder"
+cc -O1 -shared -fPIC -Wall -Wextra -o "$folder/libcuda.so" tests/gpu/stand_in.c
+CROSSMESH_NVRTC=$(find "$TARGET" -maxdepth 5 -path '*nvrtc-*' -name 'libnvrtc.so.1*' | head -n 1)
+export CROSSMESH_NVRTC CROSSMESH_CACHE=$folder/cache LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+cargo build --locked --bin crossmesh
+cargo test --locked --test gpu -- --stand-in --require
