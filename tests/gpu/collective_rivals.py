@@ -1,7 +1,7 @@
 """Collectives of NCCL and of PyTorch's symmetric memory, timed as `crossmesh bench allreduce` times its own.
 
 collective_rivals.py RANKS: a process for each of as many GPUs. It says "ready VERSIONS", then answers each line of its
-standard input, a question in JSON, by one line {"what", "p50", "p99"}: microseconds of a call in a chain of calls, median
+standard input, a question in JSON, by one line: answer {"what", "p50", "p99"}: microseconds of a call in a chain of calls, median
 and 99th percentile over the chains, of the slowest rank; null where there is no such call, and "what" says why. Ends with
 its standard input; exits with 3 where PyTorch or GPUs are missing.
 """
@@ -219,7 +219,7 @@ def serve(rank, ranks):
             break
         found = answer(json.loads(line[0]), ranks)
         if rank == 0:
-            print(json.dumps(found), flush=True)
+            print("answer " + json.dumps(found), flush=True)
     dist.destroy_process_group()
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [STEP...]: runs the bundle that `./x gpu-bundle` staged, on a machine with GPUs: facts, then the steps, all where none
 # is named: reshard (tests and benches of transfers), nccl (the same bytes by NCCL, where PyTorch is here), allreduce (tests and
-# benches of collectives, beside NCCL and PyTorch where it is here). A further step is a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
+# benches of collectives, beside NCCL and PyTorch where it is here). By name only: tune (a tuning table of this machine). A
+# further step is a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
 set -euo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 results=${RESULTS:-$bundle/results}

@@ -73,11 +73,8 @@ impl Rivals {
         let words = [program.clone(), path.to_string_lossy().into_owned(), ranks.to_string()];
         let child = command(&words).spawn().map_err(failed)?;
         let mut program = Program::new(NAME, child);
-        let ready = program.answer(Deadline::seconds(START_LIMIT))?;
-        let Some(versions) = ready.strip_prefix("ready ") else {
-            return Err(program.unexpected(ready, "ready VERSIONS"));
-        };
-        Ok(Self { versions: versions.to_string(), program, rivals: rivals.to_vec(), _folder: folder })
+        let versions = said(&mut program, "ready ", START_LIMIT)?;
+        Ok(Self { versions, program, rivals: rivals.to_vec(), _folder: folder })
     }
 
     /// What each takes for a call of `call` in a chain.
@@ -127,10 +124,40 @@ impl Rivals {
             samples: counts.samples,
         };
         self.program.tell(&serde_json::to_string(&question).unwrap_or_default())?;
-        let line = self.program.answer(Deadline::seconds(ANSWER_LIMIT))?;
+        let line = said(&mut self.program, "answer ", ANSWER_LIMIT)?;
         match serde_json::from_str(&line) {
             Ok(Answer { what, p50, p99 }) => Ok(RivalTime { rival: rival.name(), what, p50, p99 }),
             Err(_) => Err(self.program.unexpected(line, "an object with what, p50 and p99")),
         }
+    }
+}
+
+/// What stands behind `mark` in the next line that begins so; NCCL may say something in between.
+fn said(program: &mut Program, mark: &str, limit: u64) -> Result<String, BenchError> {
+    let deadline = Deadline::seconds(limit);
+    loop {
+        let line = program.answer(deadline)?;
+        match line.strip_prefix(mark) {
+            Some(rest) => return Ok(rest.to_string()),
+            None => log::info!("{NAME}: {line}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_lines_are_passed_over() {
+        let words = ["sh", "-c", "echo NCCL version 2; echo answer 7"].map(String::from);
+        let mut program = Program::new("test", command(&words).spawn().unwrap());
+        assert_eq!(said(&mut program, "answer ", 20).unwrap(), "7");
+        assert!(matches!(said(&mut program, "answer ", 20), Err(BenchError::PeerGone { .. })));
+    }
+
+    #[test]
+    fn the_script_speaks_as_it_is_read() {
+        assert!(SCRIPT.contains("f\"ready PyTorch") && SCRIPT.contains("\"answer \""));
     }
 }
