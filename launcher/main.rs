@@ -48,6 +48,8 @@ enum Command {
     Plan(Box<plan::Arguments>),
     /// Measure how fast tensors move, beside what an MPI user would write by hand
     Bench(Box<bench::Arguments>),
+    /// Measure which collectives are fastest how on these GPUs, and write a tuning table
+    Tune(bench::tune::Arguments),
     /// Show what crossmesh takes this machine, a job, a file or a synthetic cluster for
     Topo(topo::Arguments),
     /// Find out what is wrong with this machine or job, and what to type
@@ -99,6 +101,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Refit(arguments) => refit::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Tune(arguments) => bench::tune::run(&arguments),
         Command::Topo(arguments) => topo::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Env(arguments) => env_command::run(&arguments),

@@ -4,10 +4,13 @@
 //! other.
 
 use crossmesh::base::bytes::SizeError;
+use crossmesh::collective::device::CollectiveError;
+use crossmesh::collective::{OperationError, TableError};
 use crossmesh::comm::CommError;
 use crossmesh::layout::LayoutError;
 use crossmesh::layout::model::ModelError;
 use crossmesh::layout::parallel::{ParallelError, RulesError};
+use crossmesh::memory::DeviceError;
 use crossmesh::plan::PlanError;
 use crossmesh::route::CheckError;
 use nix::errno::Errno;
@@ -107,6 +110,18 @@ pub(crate) enum BenchError {
         #[source]
         source: io::Error,
     },
+    /// A collective.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A GPU.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A reduction that does not exist for the type.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    /// A tuning table.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// Elements that arrived wrong.
     #[error("wrong results: {0}")]
     Wrong(String),

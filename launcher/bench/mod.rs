@@ -1,22 +1,26 @@
 //! `crossmesh bench`: how fast crossmesh moves tensors, beside what an MPI user would write by hand.
 //!
-//! In: shapes, memory, routes, peers; or links and sizes. Out: a table, JSON, bars. Guarantee: the data of every run is
+//! In: shapes, memory, routes, peers; links and sizes; collectives. Out: a table, JSON, bars, curves. Guarantee: the data of every run is
 //! new and every element is compared afterwards; any wrong element makes the command fail.
 
 mod binding;
 mod clock;
+mod collective;
 mod error;
 mod idle;
 mod output;
 mod p2p;
 mod pattern;
 mod plan;
+mod program;
 mod reshard;
 mod statistics;
 
 use crate::failure::{BAD_INPUT, Failure};
 use clap::Subcommand;
+pub(crate) use collective::tune;
 use crossmesh::base::{Deadline, Rank};
+use crossmesh::collective::Kind;
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
 use error::BenchError;
 use std::process::ExitCode;
@@ -37,6 +41,23 @@ enum What {
     Reshard(reshard::Arguments),
     /// Rate and latency of each link between two ranks
     P2p(p2p::Arguments),
+    /// All-reduce on GPUs, in the columns of nccl-tests
+    #[command(alias = "all_reduce")]
+    Allreduce(Box<collective::Arguments>),
+    /// All-gather on GPUs
+    #[command(name = "all_gather", alias = "allgather")]
+    AllGather(Box<collective::Arguments>),
+    /// Reduce-scatter on GPUs
+    #[command(name = "reduce_scatter", alias = "reducescatter")]
+    ReduceScatter(Box<collective::Arguments>),
+    /// Broadcast on GPUs
+    Broadcast(Box<collective::Arguments>),
+    /// All-reduce, residual addition and RMSNorm on GPUs in one launch
+    Norm(Box<collective::Arguments>),
+    /// Where one way to all-reduce overtakes another
+    Crossover(collective::crossover::Arguments),
+    /// What the links between GPUs carry
+    Limits(collective::limits::Arguments),
     /// CPU time of ranks that wait
     Idle(idle::Arguments),
     /// CPU time and memory that a rank needs to plan its share of a model, or one process to plan and prove all
@@ -50,6 +71,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let request = reshard::Request::parse(arguments).map_err(refused)?;
             on_world(vec![Rank(0), Rank(request.sources())], |world| reshard::run(world, &request))
         }
+        What::Allreduce(arguments) => collective(Kind::AllReduce, arguments),
+        What::AllGather(arguments) => collective(Kind::AllGather, arguments),
+        What::ReduceScatter(arguments) => collective(Kind::ReduceScatter, arguments),
+        What::Broadcast(arguments) => collective(Kind::Broadcast, arguments),
+        What::Norm(arguments) => collective(Kind::AllReduceNorm, arguments),
+        What::Crossover(arguments) => on_world(Vec::new(), |world| collective::crossover::run(world, arguments)),
+        What::Limits(arguments) => on_world(Vec::new(), |world| collective::limits::run(world, arguments)),
         What::Idle(arguments) => on_world(Vec::new(), |world| idle::run(world, arguments)),
         What::Plan(arguments) => plan::run(arguments).map_err(refused),
         What::P2p(arguments) => {
@@ -57,6 +85,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             on_world(vec![Rank(0), Rank(1)], |world| p2p::run(world, &request))
         }
     }
+}
+
+fn collective(kind: Kind, arguments: &collective::Arguments) -> Result<ExitCode, Failure> {
+    let request = collective::Request::parse(kind, arguments).map_err(refused)?;
+    on_world(Vec::new(), |world| collective::run(world, &request))
 }
 
 fn refused(error: BenchError) -> Failure {

@@ -95,7 +95,8 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
         }
         return Ok(plain(situation, algorithm, "asked for".into()));
     }
-    let row = table.and_then(|table| Some((table, table.row(situation.kind, situation.captured, situation.bytes)?)));
+    let Situation { kind, captured, registered, bytes, .. } = *situation;
+    let row = table.and_then(|table| Some((table, table.row(kind, captured, registered, bytes)?)));
     let Some((table, row)) = row else {
         return Ok(first_possible(situation, "no table holds for these GPUs"));
     };

@@ -2,7 +2,7 @@
 //! of rising size. Guarantee: a table is plain data that ranks can compare; every table says where its figures come from;
 //! unknown keys are refused.
 
-use super::{Algorithm, Kind};
+use super::{Algorithm, Kind, Launch};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -69,6 +69,9 @@ pub struct Row {
     pub kind: String,
     /// Whether it holds for calls in captured graphs (true) or launched one by one.
     pub captured: bool,
+    /// Whether it holds for registered buffers (true) or for others; for all where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<bool>,
     /// Largest total of bytes, inclusive.
     pub up_to: u64,
     /// Algorithm.
@@ -129,21 +132,40 @@ impl Table {
         })
     }
 
-    /// Row for a call of `bytes` in all, and whether it is above the largest one.
-    pub fn row(&self, kind: Kind, captured: bool, bytes: u64) -> Option<&Row> {
-        let rows = || self.rows.iter().filter(|row| row.kind == kind.name() && row.captured == captured);
+    /// A table of one row, which holds for every call of `kind`: to try a launch.
+    pub fn of_launch(machine: Machine, kind: Kind, captured: bool, launch: &Launch) -> Self {
+        let row = Row {
+            kind: kind.name().into(),
+            captured,
+            registered: None,
+            up_to: u64::MAX,
+            algorithm: launch.algorithm.name().into(),
+            blocks: launch.blocks,
+            threads: launch.threads,
+            microseconds: None,
+        };
+        Self { version: VERSION, origin: "tried".into(), machine, rows: vec![row] }
+    }
+
+    /// Row for a call of `bytes` in all; the largest where there is none for so many.
+    pub fn row(&self, kind: Kind, captured: bool, registered: bool, bytes: u64) -> Option<&Row> {
+        let holds = move |row: &&Row| {
+            row.kind == kind.name() && row.captured == captured && row.registered.is_none_or(|only| only == registered)
+        };
+        let rows = || self.rows.iter().filter(holds);
         rows().find(|row| bytes <= row.up_to).or_else(|| rows().next_back())
     }
 
-    fn check(&self) -> Result<(), TableError> {
+    /// Whether rows make sense and rise in size.
+    pub fn check(&self) -> Result<(), TableError> {
         let wrong = |what: String| TableError::Rows { origin: self.origin.clone(), what };
         if self.version != VERSION {
             return Err(wrong(format!("it has version {}, this build reads {VERSION}", self.version)));
         }
         for (number, row) in self.rows.iter().enumerate() {
-            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == row.kind);
-            let kind =
-                kind.ok_or_else(|| wrong(format!("row {number} is for {:?}, which is no collective", row.kind)))?;
+            if !Kind::ALL.into_iter().any(|kind| kind.name() == row.kind) {
+                return Err(wrong(format!("row {number} is for {:?}, which is no collective", row.kind)));
+            }
             row.algorithm.parse::<Algorithm>().map_err(|error| wrong(format!("row {number}: {error}")))?;
             if row.blocks == 0 || row.threads == 0 || row.threads % 32 != 0 || row.threads > 1024 {
                 let (blocks, threads) = (row.blocks, row.threads);
@@ -153,7 +175,10 @@ impl Table {
                 )));
             }
             let earlier = self.rows[..number].iter().rev();
-            let before = earlier.clone().find(|other| other.kind == kind.name() && other.captured == row.captured);
+            let same = |other: &&Row| {
+                (&other.kind, other.captured, other.registered) == (&row.kind, row.captured, row.registered)
+            };
+            let before = earlier.clone().find(same);
             if before.is_some_and(|before| before.up_to >= row.up_to) {
                 return Err(wrong(format!("row {number} is not for larger sizes than the row before of its kind")));
             }
@@ -175,7 +200,7 @@ mod tests {
                 table.check().unwrap();
                 assert!(table.origin.len() > 20, "{:?} does not say where it comes from", table.origin);
                 for captured in [false, true] {
-                    assert!(table.row(Kind::AllReduce, captured, 1).is_some());
+                    assert!(table.row(Kind::AllReduce, captured, false, 1).is_some());
                 }
             }
         }

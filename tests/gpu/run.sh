@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # run.sh [STEP...]: runs the bundle that `./x gpu-bundle` staged, on a machine with GPUs: facts, then the steps, all where none
-# is named: reshard (tests and benches of transfers), nccl (the same bytes by NCCL, where PyTorch is here). A further step is
-# a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
+# is named: reshard (tests and benches of transfers), nccl (the same bytes by NCCL, where PyTorch is here), allreduce (tests and
+# benches of collectives, beside NCCL and PyTorch where it is here). By name only: tune (a tuning table of this machine). A
+# further step is a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
 set -euo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 results=${RESULTS:-$bundle/results}
-STEPS=(reshard nccl)
+STEPS=(reshard nccl allreduce)
 mkdir -p "$results"
 
 # NVRTC where the loader does not look: the toolkit, or the wheel of the Python that is in use.
@@ -32,6 +33,42 @@ step_nccl() {
   else
     echo "NCCL not measured: no PyTorch"
   fi
+}
+
+# bench NAME ARGUMENT...: `crossmesh bench` on two ranks; its table and JSON go to NAME.txt and NAME.json.
+bench() {
+  local name=$1
+  shift
+  echo "== crossmesh bench $*"
+  timeout 120 "$bundle/crossmesh" run --starter local -n 2 --prefix never -- \
+    "$bundle/crossmesh" bench "$@" --json "$results/$name.json" 2>&1 | tee "$results/$name.txt"
+}
+
+step_allreduce() {
+  local wrong=0 against=() bf16=(-d bfloat16 -R 1)
+  if python3 -c 'import torch' 2>/dev/null; then
+    against=(--against "nccl,torch")
+  else
+    echo "neither NCCL nor PyTorch measured: no PyTorch"
+  fi
+  for kind in here collective; do
+    timeout 120 "$bundle/gpu-tests" --require --only "$kind" --json "$results/$kind.json" 2>&1 | tee "$results/$kind.txt" || wrong=1
+  done
+  bench limits limits || wrong=1
+  bench allreduce allreduce -b 16 -e 256M --modes graph "${bf16[@]}" "${against[@]}" || wrong=1
+  bench allreduce-forms allreduce -b 8K -e 8M -f 32 --l2 warm,cold "${bf16[@]}" "${against[@]}" || wrong=1
+  for kind in all_gather reduce_scatter broadcast; do
+    bench "$kind" "$kind" -b 1K -e 64M -f 16 --modes graph "${bf16[@]}" "${against[@]}" || wrong=1
+  done
+  bench norm norm -b 16K -e 1M --modes graph -d bfloat16 "${against[@]}" || wrong=1
+  bench crossover crossover --svg "$results/crossover.svg" || wrong=1
+  return "$wrong"
+}
+
+# Measures this machine's tuning table anew; by name only, since it takes minutes.
+step_tune() {
+  timeout 300 "$bundle/crossmesh" run --starter local -n 2 --prefix never -- "$bundle/crossmesh" tune \
+    --output "$results/tuning.json" 2>&1 | tee "$results/tuning.txt"
 }
 
 [ $# -gt 0 ] || set -- "${STEPS[@]}"

@@ -4,6 +4,7 @@
 
 use super::channel::{Planned, Shape};
 use super::{Channel, CollectiveError, Operand};
+use crate::base::Rank;
 use crate::collective::call::{Call, Kind, Launch, header};
 use crate::collective::steps::{Ground, steps};
 use crate::collective::{Algorithm, Choice, ReduceOperation, Situation, choose, element};
@@ -154,6 +155,7 @@ impl Channel {
         };
         let registered = self
             .find_registered(places.input, needed)
+            .filter(|_| !is_own_part(call, self.rank, &places))
             .and_then(|found| Some([found, self.find_registered(places.output, made)?]));
         let places = Places { registered, ..places };
         let planned = self.plan(call, captured, &places)?;
@@ -292,10 +294,36 @@ impl Channel {
     }
 }
 
+/// Whether one operand is the rank's own part of the other, which lies at another offset on each rank.
+fn is_own_part(call: &Call, rank: Rank, places: &Places) -> bool {
+    let before = u64::from(rank.0) * call.count * call.dtype.bytes();
+    match call.kind {
+        Kind::AllGather => places.input == places.output + before,
+        Kind::ReduceScatter => places.output == places.input + before,
+        _ => false,
+    }
+}
+
 /// Some bits of the registrations and offsets, in which ranks must agree.
 fn mixed(places: &Places) -> u32 {
     let Some(found) = places.registered else { return 0 };
     let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     let state = found.iter().fold(1, |state, &(index, offset)| mix(mix(state, index as u64), offset));
     (state >> 24) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_parts_lie_at_other_offsets_on_each_rank() {
+        let call = |kind| Call { kind, count: 100, dtype: Dtype::BF16, operation: ReduceOperation::Sum, root: 0 };
+        let is = |kind, rank, input, output| {
+            is_own_part(&call(kind), Rank(rank), &Places { input, output, registered: None })
+        };
+        assert!(is(Kind::AllGather, 2, 1400, 1000) && !is(Kind::AllGather, 2, 1000, 1000));
+        assert!(is(Kind::ReduceScatter, 1, 1000, 1200) && !is(Kind::ReduceScatter, 1, 1000, 4000));
+        assert!(!is(Kind::AllReduce, 0, 1000, 1000));
+    }
 }

@@ -9,7 +9,7 @@ use super::verdict::error_of;
 use super::{ChannelOptions, CollectiveError};
 use crate::base::{Deadline, Rank};
 use crate::collective::steps::Steps;
-use crate::collective::{Call, Choice, Connection};
+use crate::collective::{Algorithm, Call, Choice, Connection, Table};
 use crate::execute::{Group, LinkVerdict, gather, test_links};
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
@@ -170,6 +170,24 @@ impl Channel {
     /// Bytes of device memory that it holds on this rank.
     pub fn bytes(&self) -> u64 {
         self.settled.layout.bytes
+    }
+
+    /// Lets `table` decide from now on, or nothing but what can run: the same on all ranks, which see a difference at the
+    /// next call. An algorithm that was forced goes before it.
+    pub fn use_table(&mut self, table: Option<Table>) {
+        self.settled.table = table;
+        self.known.clear();
+    }
+
+    /// Lets `algorithm` run every call from now on, or the table decide; as [`use_table`](Self::use_table).
+    pub fn use_algorithm(&mut self, algorithm: Option<Algorithm>) {
+        self.settled.algorithm = algorithm;
+        self.known.clear();
+    }
+
+    /// Most blocks of a launch.
+    pub fn most_blocks(&self) -> u16 {
+        self.placed.most_blocks
     }
 
     /// Whether the calls so far went well, as far as they have run: to be asked once the stream was waited for.

@@ -4,7 +4,8 @@
 //! makes another call, or none, is an error on every rank that names both calls, within the limit.
 //!
 //! [`Channel`] is made once and used for calls in order; `calls` lowers a call to launches, `ordered` to copies that hosts
-//! order where no kernel may wait, `register` makes buffers reachable, `verdict` explains a kernel that gave up.
+//! order where no kernel may wait, `register` makes buffers reachable, `verdict` explains a kernel that gave up, `rehearsal`
+//! repeats calls so that they can be measured.
 
 mod calls;
 mod channel;
@@ -15,6 +16,7 @@ mod operand;
 mod options;
 mod ordered;
 mod register;
+mod rehearsal;
 mod verdict;
 
 pub use channel::Channel;
@@ -22,3 +24,4 @@ pub use error::CollectiveError;
 pub use norm::{NormOperands, NormShape};
 pub use operand::Operand;
 pub use options::ChannelOptions;
+pub use rehearsal::{NormOffsets, Rehearsal};

@@ -30,7 +30,8 @@ pub(super) struct Registered {
     pub(super) bytes: u64,
     /// Where the addresses of all ranks' are.
     pub(super) row: u64,
-    _peers: Vec<PeerMemory>,
+    /// All ranks', as this device sees them.
+    pub(super) peers: Vec<PeerMemory>,
     _buffer: Buffer,
     _shared: Option<SharedBuffer>,
 }
@@ -113,7 +114,7 @@ impl Channel {
             start: buffer.as_ptr() as u64,
             bytes: peers.iter().map(PeerMemory::bytes).min().unwrap_or(0),
             row,
-            _peers: peers,
+            peers,
             _buffer: buffer.clone(),
             _shared: shared,
         });

@@ -1,0 +1,75 @@
+//! Blocks and threads to be tried. In: an algorithm, a size. Out: launches. Guarantee: pure; no launch has more than a few threads
+//! too many for the data, or a few hundred times too few.
+
+use crossmesh::collective::{Algorithm, Kind, Launch};
+
+const BLOCKS: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
+const THREADS: [u16; 4] = [64, 128, 256, 512];
+
+/// Most that a kernel of the family is compiled for.
+const MOST_THREADS: u16 = 512;
+
+/// Launches worth a try for `bytes` bytes of a rank, `most` blocks at most.
+pub(super) fn launches(algorithm: Algorithm, bytes: u64, most: u16, registered: bool) -> Vec<Launch> {
+    // Bytes that a thread takes at once.
+    let unit = match algorithm {
+        Algorithm::OneShotPush | Algorithm::TwoShotPush => 8,
+        _ => 16,
+    };
+    let units = bytes.div_ceil(unit).max(1);
+    let blocks = BLOCKS.into_iter().chain([most]).filter(|&blocks| blocks <= most.max(1));
+    let mut found = Vec::new();
+    for threads in THREADS.into_iter().filter(|&threads| threads <= MOST_THREADS) {
+        for blocks in blocks.clone() {
+            let all = u64::from(blocks) * u64::from(threads);
+            let fits = all < 2 * units || (blocks == 1 && threads == THREADS[0]);
+            let suffices = all * 16 >= units || u32::from(blocks) * 4 >= u32::from(most);
+            let launch = Launch { algorithm, blocks, threads, registered };
+            if fits && suffices && !found.contains(&launch) {
+                found.push(launch);
+            }
+        }
+    }
+    found
+}
+
+/// Algorithms that may run calls of `kind` between kernels that wait for each other.
+pub(super) fn algorithms(kind: Kind) -> Vec<Algorithm> {
+    match kind {
+        Kind::AllReduce => vec![
+            Algorithm::OneShotPush,
+            Algorithm::OneShotPull,
+            Algorithm::TwoShotPush,
+            Algorithm::TwoShot,
+            Algorithm::Ring,
+        ],
+        Kind::AllReduceNorm => vec![Algorithm::OneShotPush],
+        _ => vec![Algorithm::OneShotPush, Algorithm::OneShotPull],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_launches_that_fit_it() {
+        for algorithm in Algorithm::ALL {
+            for bytes in [0, 1, 16, 1 << 10, 64 << 10, 1 << 20, 256 << 20] {
+                for most in [1, 33, 132] {
+                    let found = launches(algorithm, bytes, most, false);
+                    assert!(!found.is_empty(), "{algorithm} {bytes} {most}");
+                    assert!(found.len() <= 24, "{algorithm} {bytes} {most}: {}", found.len());
+                    assert!(found.iter().all(|launch| (1..=most).contains(&launch.blocks)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_calls_get_few_threads_and_large_ones_many() {
+        let of = |bytes| launches(Algorithm::OneShotPush, bytes, 132, false);
+        assert!(of(1 << 10).iter().all(|launch| u64::from(launch.blocks) * u64::from(launch.threads) <= 256));
+        assert!(of(64 << 20).iter().all(|launch| launch.blocks >= 33));
+    }
+}

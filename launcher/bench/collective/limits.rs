@@ -1,0 +1,133 @@
+//! `crossmesh bench limits`: what the links between GPUs carry. In: the GPUs of a job. Out: rates each way while both ways are busy,
+//! by copy engines and by kernels. Guarantee: collective; the slowest rank counts; bytes that arrive are checked for the kernels.
+
+use super::chain::{Chain, Form};
+use super::launches::launches;
+use super::measure::{Effort, Work, align, check, everyones, prepare, time};
+use super::rig::Rig;
+use super::samples::{Figures, rate};
+use super::sweep::force;
+use crate::bench::error::BenchError;
+use crate::bench::{Complaint, deadline, output};
+use crossmesh::base::Rank;
+use crossmesh::collective::{Algorithm, Call, Connection, Kind, ReduceOperation};
+use crossmesh::comm::{ChannelOptions, Communicator};
+use crossmesh::layout::Dtype;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What the links between GPUs carry; run it under crossmesh run -n 2
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Write the results as JSON to this file, - for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Bytes of a transfer, and how many of them are timed together.
+const BYTES: u64 = 256 << 20;
+const COPIES: u32 = 4;
+const SAMPLES: u32 = 5;
+
+/// Rates each way while all ranks are busy, 10^9 bytes a second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct TwoWay {
+    /// Copy engines, each GPU reading from the next.
+    engine_reads: f64,
+    /// Copy engines, each GPU writing to the next.
+    engine_writes: f64,
+    /// A kernel on each GPU that reads from all others.
+    kernel_reads: f64,
+}
+
+impl TwoWay {
+    /// The limit that collectives are held against.
+    pub(super) fn most(&self) -> f64 {
+        self.engine_reads.max(self.engine_writes).max(self.kernel_reads)
+    }
+}
+
+/// Runs the bench on this rank; collective.
+pub(crate) fn run(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
+    if world.size() < 2 {
+        return Err(BenchError::TooFewRanks { needed: 2, ranks: world.size() });
+    }
+    let found = two_way(world)?;
+    if world.rank() != Rank(0) {
+        return Ok(None);
+    }
+    if output::leaves_room_for_a_table(arguments.json.as_deref()) {
+        match &found {
+            Some(TwoWay { engine_reads, engine_writes, kernel_reads }) => println!(
+                "GB/s each way, all {} ranks busy: copy engines reading {engine_reads:.1}, writing {engine_writes:.1}; kernels \
+                 reading {kernel_reads:.1}",
+                world.size()
+            ),
+            None => println!("GPUs are shared by processes or do not reach each other: there is no link to measure"),
+        }
+    }
+    if let Some(path) = &arguments.json {
+        output::write_json(&found, path)?;
+    }
+    Ok(None)
+}
+
+/// Measures the links; `None` where ranks share GPUs, do not reach each other, or are alone. Collective.
+pub(super) fn two_way(world: &Communicator) -> Result<Option<TwoWay>, BenchError> {
+    if world.size() < 2 {
+        return Ok(None);
+    }
+    let chain = gather(world);
+    let mut rig = Rig::new(world, chain.bytes().max(2 * BYTES), true, &ChannelOptions::default())?;
+    if rig.rehearsal.channel().connection() == Connection::Ordered {
+        return Ok(None);
+    }
+    let (engine_reads, engine_writes) = (engines(&mut rig, false)?, engines(&mut rig, true)?);
+    Ok(Some(TwoWay { engine_reads, engine_writes, kernel_reads: kernels(&mut rig, chain)? }))
+}
+
+/// An all-gather in which each rank reads [`BYTES`] bytes from others.
+fn gather(world: &Communicator) -> Chain {
+    let (rank, ranks) = (world.rank().0, world.size() as u32);
+    let count = (BYTES / u64::from(ranks.max(2) - 1)).next_multiple_of(256);
+    let (kind, operation) = (Kind::AllGather, ReduceOperation::Sum);
+    let call = Call { kind, count, dtype: Dtype::U8, operation, root: 0 };
+    Chain { call, form: Form { captured: true, cold: false, in_place: false }, rank, ranks, calls: COPIES }
+}
+
+fn engines(rig: &mut Rig<'_>, writes: bool) -> Result<f64, BenchError> {
+    let next = Rank((rig.rank() + 1) % rig.ranks());
+    rig.world.barrier(deadline()?)?;
+    for _ in 0..=SAMPLES {
+        align(&mut rig.rehearsal)?;
+        rig.rehearsal.mark()?;
+        for _ in 0..COPIES {
+            rig.rehearsal.copy_peer(next, (0, BYTES), BYTES, writes)?;
+        }
+        rig.rehearsal.mark()?;
+    }
+    let lengths = rig.rehearsal.finish(deadline()?)?;
+    // What lies between two copies is the wait for all ranks; the first warms up.
+    let mine: Vec<f64> = lengths.iter().step_by(2).skip(1).map(|length| length / f64::from(COPIES)).collect();
+    let figures = Figures::of(&everyones(rig.world, &mine)?);
+    Ok(figures.map_or(0.0, |figures| rate(BYTES, figures.p50)))
+}
+
+fn kernels(rig: &mut Rig<'_>, chain: Chain) -> Result<f64, BenchError> {
+    let most = rig.rehearsal.channel().most_blocks();
+    let bytes = chain.call.count * u64::from(rig.ranks() - 1);
+    let work = Work::Calls(chain);
+    let mut best = 0f64;
+    for launch in launches(Algorithm::OneShotPull, chain.call.count, most, true) {
+        if !force(rig, &chain.call, chain.form, &launch)? {
+            continue;
+        }
+        prepare(rig, &work)?;
+        let timed = time(rig, &work, Effort { warmups: 1, samples: SAMPLES })?;
+        best = best.max(timed.map_or(0.0, |timed| rate(bytes, timed.figures.p50)));
+    }
+    match check(rig, &work)? {
+        0 => Ok(best),
+        wrong => Err(BenchError::Wrong(format!("{wrong} bytes that a kernel read from another GPU"))),
+    }
+}
