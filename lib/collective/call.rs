@@ -120,8 +120,12 @@ pub struct Launch {
 
 /// Stands in headers for what has no meaning in a call.
 const NOTHING: usize = 0xff;
-/// Bit of [`Header::detail`] for registered buffers; the root stands below it.
+/// Bit of [`Header::detail`] for registered buffers.
 const REGISTERED: u32 = 1 << 31;
+/// Bits of it that say where operands are.
+const OPERANDS: u32 = 0x7fff_ff00;
+/// Bits of it for the root.
+const ROOT: u32 = 0xff;
 
 /// What a rank tells the others of a call. Its sequence is filled in by the kernel.
 pub fn header(call: &Call, launch: &Launch) -> Header {
@@ -135,9 +139,14 @@ pub fn header(call: &Call, launch: &Launch) -> Header {
         what: kind | algorithm << 8 | dtype << 16 | operation << 24,
         bytes: call.count.wrapping_mul(call.dtype.bytes()),
         shape: u32::from(launch.blocks) | u32::from(launch.threads) << 16,
-        detail: call.root & !REGISTERED | if launch.registered { REGISTERED } else { 0 },
+        detail: call.root & ROOT | if launch.registered { REGISTERED } else { 0 },
         ..Header::default()
     }
+}
+
+/// A header that also says where operands are, by some bits that ranks must agree in.
+pub fn with_operands(header: Header, bits: u32) -> Header {
+    Header { detail: header.detail ^ bits << 8 & OPERANDS, ..header }
 }
 
 /// A call and its launch, as they stand in a header; `None` when these are no words of one.
@@ -146,7 +155,7 @@ pub fn read(header: &Header) -> Option<(Call, Launch)> {
     let operation = if byte(24) == NOTHING { Operation::Sum } else { *Operation::ALL.get(byte(24))? };
     let dtype = *Dtype::ALL.get(byte(16))?;
     let (kind, algorithm) = (*Kind::ALL.get(byte(0))?, *Algorithm::ALL.get(byte(8))?);
-    let root = header.detail & !REGISTERED;
+    let root = header.detail & ROOT;
     let call = Call { kind, count: header.bytes / dtype.bytes(), dtype, operation, root };
     let (blocks, threads) = (header.shape as u16, (header.shape >> 16) as u16);
     Some((call, Launch { algorithm, blocks, threads, registered: header.detail & REGISTERED != 0 }))
@@ -168,6 +177,10 @@ pub fn difference(one: &Header, other: &Header) -> Option<(&'static str, String,
         .or_else(|| field("buffers", texts(my.registered), texts(their.registered)))
         .or_else(|| field("blocks", my.blocks.to_string(), their.blocks.to_string()))
         .or_else(|| field("threads", my.threads.to_string(), their.threads.to_string()))
+        .or_else(|| {
+            let operands = |header: &Header| format!("{:#x}", (header.detail & OPERANDS) >> 8);
+            field("places of the operands or length of rows", operands(one), operands(other))
+        })
 }
 
 #[cfg(test)]
@@ -202,6 +215,9 @@ mod tests {
         assert_eq!(differs(other, LAUNCH), Some(("count", "4096".into(), "8192".into())));
         let other = Launch { algorithm: Algorithm::TwoShot, blocks: 3, ..LAUNCH };
         assert_eq!(differs(CALL, other), Some(("algorithm", "one-shot-push".into(), "two-shot".into())));
+        let elsewhere = with_operands(mine, 5);
+        assert_eq!(difference(&mine, &elsewhere).unwrap().0, "places of the operands or length of rows");
+        assert_eq!(read(&elsewhere), Some((CALL, LAUNCH)));
         let gather = Call { kind: Kind::AllGather, ..CALL };
         assert_eq!(differs(gather, LAUNCH), Some(("kind", "all_reduce".into(), "all_gather".into())));
     }

@@ -153,9 +153,7 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
         );
     }
     match algorithm {
-        Algorithm::OneShotPush | Algorithm::TwoShotPush if bytes > push_capacity => {
-            Some(format!("its slots hold {push_capacity} bytes"))
-        }
+        Algorithm::OneShotPush if bytes > push_capacity => Some(format!("its slots hold {push_capacity} bytes")),
         Algorithm::TwoShotPush | Algorithm::TwoShot | Algorithm::Ring | Algorithm::Multicast
             if kind != Kind::AllReduce =>
         {

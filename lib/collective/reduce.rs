@@ -1,6 +1,6 @@
 //! Reductions by the definition. In: the same number of elements from every rank. Out: their reduction. Guarantee: terms are
 //! taken from rank 0 to the last, beginning with rank 0's value (so -0.0 stays), in binary32 for binary32 and narrower
-//! floats, in binary64, or in the integers modulo 2^bits, and rounded once at the end: what every kernel of
+//! floats, in binary64, or in integers modulo 2^bits, of 32 bits for those of 8, and rounded once at the end: what every kernel of
 //! [`Determinism::SizeInvariant`](super::Determinism) computes, to the bit but for the payload of NaNs.
 
 use super::element::{narrow, widen};
@@ -54,9 +54,10 @@ fn reduce_element<'a>(
     result: &mut [u8],
 ) {
     macro_rules! integers {
-        ($type:ty) => {{
+        ($type:ty, $accumulator:ty) => {{
             let terms = terms.filter_map(|bytes| bytes.try_into().ok().map(<$type>::from_le_bytes));
-            let (mut count, mut sum): (u64, Option<$type>) = (0, None);
+            let terms = terms.map(<$accumulator>::from);
+            let (mut count, mut sum): (u64, Option<$accumulator>) = (0, None);
             for term in terms {
                 count += 1;
                 sum = Some(sum.map_or(term, |sum| match operation {
@@ -68,15 +69,14 @@ fn reduce_element<'a>(
             }
             let sum = sum.unwrap_or_default();
             let divides = operation == ReduceOperation::Average && count > 0;
-            // The number of ranks fits every type that it divides, but an 8-bit one: there the quotient is 0.
-            let value = if divides { <$type>::try_from(count).map_or(0, |count| sum.wrapping_div(count)) } else { sum };
-            result.copy_from_slice(&value.to_le_bytes());
+            let value = if divides { sum.wrapping_div(count as $accumulator) } else { sum };
+            result.copy_from_slice(&(value as $type).to_le_bytes());
         }};
     }
     match dtype {
-        Dtype::I64 => integers!(i64),
-        Dtype::I32 => integers!(i32),
-        Dtype::U8 => integers!(u8),
+        Dtype::I64 => integers!(i64, i64),
+        Dtype::I32 => integers!(i32, i32),
+        Dtype::U8 => integers!(u8, u32),
         Dtype::F64 => {
             let terms = terms.filter_map(|bytes| bytes.try_into().ok().map(f64::from_le_bytes));
             let (count, value) = floats!(f64, terms, operation);
@@ -144,6 +144,8 @@ mod tests {
         let mut result = [0; 1];
         reduce(Dtype::U8, ReduceOperation::Sum, &[&[200], &[100]], &mut result).unwrap();
         assert_eq!(result, [44]);
+        reduce(Dtype::U8, ReduceOperation::Average, &[&[200], &[100]], &mut result).unwrap();
+        assert_eq!(result, [150]);
         let (one, other) = ((-5i32).to_le_bytes(), (-2i32).to_le_bytes());
         let mut result = [0; 4];
         reduce(Dtype::I32, ReduceOperation::Average, &[&one, &other], &mut result).unwrap();

@@ -12,7 +12,7 @@ use crate::topology::{HostFacts, Topology};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -172,6 +172,7 @@ impl Communicator {
     /// Ends the job in order; collective over the world, after all transfers and splits are dropped. Without it,
     /// a rank that leaves counts as dead. After `InUse` it may be called again.
     pub fn finalize(&self, deadline: Deadline) -> Result<(), CommError> {
+        drop(self.channel.lock().unwrap_or_else(PoisonError::into_inner).take());
         let users = Arc::strong_count(&self.group.engine) - 1;
         if users > 0 {
             return Err(CommError::InUse { users });

@@ -5,7 +5,7 @@
 use super::channel::{Planned, Shape};
 use super::{Channel, CollectiveError, Operand};
 use crate::base::Rank;
-use crate::collective::call::{Call, Kind, Launch, header};
+use crate::collective::call::{Call, Kind, Launch, header, with_operands};
 use crate::collective::steps::{Ground, steps};
 use crate::collective::{Algorithm, Choice, ReduceOperation, Situation, choose, element};
 use crate::layout::Dtype;
@@ -153,10 +153,7 @@ impl Channel {
             output: output.address(self, call.kind, "output", made)?,
             registered: None,
         };
-        let registered = self
-            .find_registered(places.input, needed)
-            .filter(|_| !is_own_part(call, self.rank, &places))
-            .and_then(|found| Some([found, self.find_registered(places.output, made)?]));
+        let registered = self.registered_operands(call, &places, (needed, made));
         let places = Places { registered, ..places };
         let planned = self.plan(call, captured, &places)?;
         if planned.choice.algorithm == Algorithm::HostOrdered {
@@ -165,6 +162,22 @@ impl Channel {
         }
         // SAFETY: the caller's promise.
         unsafe { self.launch_all(stream, call, &planned, &places) }
+    }
+
+    /// Registrations of what peers reach: the input, and the output of an all-reduce. A rank's own place in the output of a
+    /// gather is at another offset on each, so that a gather in place is staged.
+    fn registered_operands(
+        &self,
+        call: &Call,
+        places: &Places,
+        (input, output): (u64, u64),
+    ) -> Option<[(usize, u64); 2]> {
+        let found = self.find_registered(places.input, input)?;
+        match call.kind {
+            Kind::AllReduce => Some([found, self.find_registered(places.output, output)?]),
+            Kind::AllGather if (places.output..places.output + output).contains(&places.input) => None,
+            _ => Some([found, found]),
+        }
     }
 
     /// Looks at the channel and the stream; whether a graph is captured.
@@ -273,8 +286,7 @@ impl Channel {
         let row = |number: usize| places.registered.map(|found| found[number]);
         let address = |number| row(number).map_or(0, |(index, _)| self.registered[index].row);
         let offset = |number| row(number).map_or(0, |(_, offset)| offset + skipped);
-        let mut header = header(&part, &launch);
-        header.detail ^= mixed(places) & 0x7fff_ff00;
+        let header = with_operands(header(&part, &launch), mixed(places));
         Parameters {
             channel: *self.end.view(),
             input: places.input + skipped,

@@ -235,10 +235,22 @@ impl Own {
     fn new(device: &Device, settled: &Settled, deadline: Deadline) -> Result<Self, CollectiveError> {
         let stream = Stream::new(device)?;
         let memory = ChannelEnd::allocate(device, &settled.layout, &stream, deadline)?;
+        compile_all(device)?;
         let loaded = Element::ALL.into_iter().map(|element| Ok((element, CollectiveKernels::load(device, element)?)));
         let kernels = loaded.collect::<Result<_, CollectiveError>>()?;
         Ok(Self { device: device.clone(), stream, memory, kernels })
     }
+}
+
+/// Compiles what is in no cache yet, all types at once: one after the other takes a minute.
+fn compile_all(device: &Device) -> Result<(), CollectiveError> {
+    std::thread::scope(|scope| {
+        let compile = |element| scope.spawn(move || CollectiveKernels::compile(device, element));
+        let threads: Vec<_> = Element::ALL.into_iter().map(compile).collect();
+        // A thread that panicked has compiled nothing; loading says what is wrong.
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+    })?;
+    Ok(())
 }
 
 fn architecture((major, minor): (u32, u32)) -> String {

@@ -4,7 +4,7 @@
 
 use super::calls::Places;
 use super::{Channel, CollectiveError, Operand};
-use crate::collective::call::{Call, Kind};
+use crate::collective::call::{Call, Kind, with_operands};
 use crate::collective::{Algorithm, ReduceOperation, element};
 use crate::layout::Dtype;
 use crate::memory::device::Stream;
@@ -112,7 +112,7 @@ impl Channel {
         }
         let mut parameters = self.parameters(&call, &planned, &places, (0, count));
         // Rows of other lengths are other calls.
-        parameters.header.detail ^= hidden << 8 & 0x7fff_ff00;
+        parameters.header = with_operands(parameters.header, hidden);
         parameters.fingerprint = parameters.header.fingerprint();
         let mut norm = NormCall::new(parameters);
         (norm.residual, norm.residual_output, norm.weight) = (residual, residual_output, weight);

@@ -3,6 +3,7 @@
 //! serialisation where the device knows it, and the kernels wait for what stands before them before they read anything.
 
 use super::params::{Call, Element, MAX_BLOCKS, NormCall, PART_EARLY};
+use crate::memory::device::cache::machine_code;
 use crate::memory::device::error::DeviceError;
 use crate::memory::device::gpu::Device;
 use crate::memory::device::kernels::{Function, module};
@@ -123,6 +124,17 @@ impl CollectiveKernels {
         let kernels = Arc::new(Self::load_now(device, element)?);
         loaded.push(Arc::downgrade(&kernels));
         Ok(kernels)
+    }
+
+    /// Compiles the kernels for `element` and keeps them in the cache.
+    pub fn compile(device: &Device, element: Element) -> Result<(), DeviceError> {
+        let (define, architecture) = (define(element), device.architecture());
+        let [(reduce, _), _, (norm, normed), _] = FILES;
+        machine_code(reduce, Some(&define), &architecture)?;
+        if normed.contains(&element) {
+            machine_code(norm, Some(&define), &architecture)?;
+        }
+        Ok(())
     }
 
     fn load_now(device: &Device, element: Element) -> Result<Self, DeviceError> {
