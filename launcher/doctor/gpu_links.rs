@@ -138,7 +138,7 @@ pub(super) fn rates(links: &[LinkFacts], states: &[State]) -> Vec<(Option<PathKi
 
 fn working(links: &[LinkFacts]) -> impl Iterator<Item = (usize, &LinkFacts, f64)> {
     links.iter().enumerate().filter_map(|(number, link)| match link.verdict {
-        LinkVerdict::Good { rate } => Some((number, link, rate as f64 / 1e9)),
+        LinkVerdict::Good { rate: Some(rate) } => Some((number, link, rate as f64 / 1e9)),
         _ => None,
     })
 }
@@ -179,7 +179,7 @@ pub(super) fn findings(found: &GpuLinks, states: &[State], name: impl Fn(u32) ->
     });
     let low = low(&found.links, states).into_iter().filter_map(|(number, median)| {
         let link = &found.links[number];
-        let LinkVerdict::Good { rate } = link.verdict else { return None };
+        let LinkVerdict::Good { rate: Some(rate) } = link.verdict else { return None };
         let kind = path(states, link).map_or(String::new(), |path| format!(" by {}", path.kind));
         let what = format!("a GPU reads from another more slowly than others do{kind}");
         let limit = format!("{:.1} GB/s, {} of the median", outliers::LOW * median, outliers::LOW);

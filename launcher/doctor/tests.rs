@@ -101,7 +101,7 @@ fn link(from: u32, to: u32, verdict: LinkVerdict) -> LinkFacts {
 
 /// What ranks tried; links of GPUs by their rates in GB/s.
 fn tried(pairs: Vec<Pair>, rates: &[(u32, u32, u64)]) -> Tried {
-    let good = |&(from, to, rate)| link(from, to, LinkVerdict::Good { rate: rate * 1_000_000_000 });
+    let good = |&(from, to, rate)| link(from, to, LinkVerdict::Good { rate: Some(rate * 1_000_000_000) });
     Tried { pairs, gpu_links: GpuLinks { links: rates.iter().map(good).collect(), unusable: Vec::new() } }
 }
 

@@ -145,7 +145,7 @@ pub fn header(call: &Call, launch: &Launch) -> Header {
 }
 
 /// A header that also says where operands are, by some bits that ranks must agree in.
-pub fn with_operands(header: Header, bits: u32) -> Header {
+pub(super) fn with_operands(header: Header, bits: u32) -> Header {
     Header { detail: header.detail ^ bits << 8 & OPERANDS, ..header }
 }
 

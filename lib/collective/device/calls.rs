@@ -164,8 +164,8 @@ impl Channel {
         unsafe { self.launch_all(stream, call, &planned, &places) }
     }
 
-    /// Registrations of what peers reach: the input, and the output of an all-reduce. A rank's own place in the output of a
-    /// gather is at another offset on each, so that a gather in place is staged.
+    /// Registrations of what peers reach: the input, and the output of an all-reduce. Where one operand is a part of the other
+    /// it is staged.
     fn registered_operands(
         &self,
         call: &Call,
@@ -175,7 +175,7 @@ impl Channel {
         let found = self.find_registered(places.input, input)?;
         match call.kind {
             Kind::AllReduce => Some([found, self.find_registered(places.output, output)?]),
-            Kind::AllGather if (places.output..places.output + output).contains(&places.input) => None,
+            _ if is_own_part(call, self.rank, places) => None,
             _ => Some([found, found]),
         }
     }
