@@ -132,16 +132,12 @@ struct Numeric<ELEMENT_U8> {
 
 // The two fp8 formats: mantissa bits, exponent bias, largest finite value and its bits.
 struct E4m3 {
-  static const u32 MANTISSA = 3;
-  static const u32 BIAS = 7;
-  static const u32 LARGEST = 0x7e;
+  enum : u32 { MANTISSA = 3, BIAS = 7, LARGEST = 0x7e };
   static __device__ __forceinline__ float largest() { return 448.0f; }
 };
 
 struct E5m2 {
-  static const u32 MANTISSA = 2;
-  static const u32 BIAS = 15;
-  static const u32 LARGEST = 0x7b;
+  enum : u32 { MANTISSA = 2, BIAS = 15, LARGEST = 0x7b };
   static __device__ __forceinline__ float largest() { return 57344.0f; }
 };
 
@@ -162,7 +158,7 @@ __device__ __forceinline__ u32 narrow(float value) {
   u32 dropped = 23 - Format::MANTISSA;
   u32 rounded = magnitude + ((1u << (dropped - 1)) - 1) + (magnitude >> dropped & 1);
   u32 narrowed = (rounded >> dropped) - ((127 - Format::BIAS) << Format::MANTISSA);
-  return sign | (narrowed < Format::LARGEST ? narrowed : Format::LARGEST);
+  return sign | (narrowed < Format::LARGEST ? narrowed : (u32)Format::LARGEST);
 }
 
 // Four fp8 numbers.

@@ -107,29 +107,38 @@ __device__ __forceinline__ void all_have_read(const uint4 *result) {
   __syncthreads_or(mixed == KEY);
 }
 
-// Reduces `all` of all sources into the output. Where peers read the buffer that is written, nothing is before all of them
-// have read, which takes a grid that has it all under way at once.
+// Reduces `all` of all sources into the output.
 template <bool WHOLE, u32 SPAN>
-__device__ __forceinline__ void pull_range(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources,
-                                           const Pieces &all, bool writes_input) {
-  u32 piece = blockIdx.x * blockDim.x + threadIdx.x;
-  uint4 result[SPAN];
-  do {
+__device__ __forceinline__ void pull_range(const Call &call, const u64 *sources, const Pieces &all) {
+  u32 first = blockIdx.x * blockDim.x + threadIdx.x;
+  for (u32 piece = first; piece < all.pieces; piece += all.step * SPAN) {
+    uint4 result[SPAN];
     reduce_pieces<WHOLE, SPAN>(call, sources, all, piece, result);
-    if (writes_input) {
-      all_have_read<SPAN>(result);
-      if (!meet(call, turn, gate, 2, false)) return;
-      writes_input = false;
-    }
     store_pieces<WHOLE, SPAN>(call.output, all, piece, result);
-    piece += all.step * SPAN;
-  } while (piece < all.pieces);
+  }
 }
 
 // A call, so that its registers are its own; with copies, since what has an address is kept in memory.
-__device__ __noinline__ void pull_ragged(const Call &call, Turn turn, Gate gate, const u64 *sources, Pieces all,
-                                         bool writes_input) {
-  pull_range<false, UNROLL>(call, turn, gate, sources, all, writes_input);
+__device__ __noinline__ void pull_ragged(const Call &call, const u64 *sources, Pieces all) {
+  pull_range<false, 1>(call, sources, all);
+}
+
+// The same into the buffer that peers read: nothing is written before all of them have read, so the grid has it all under
+// way at once.
+template <bool WHOLE>
+__device__ __noinline__ void pull_over(const Call &call, Turn turn, Gate gate, const u64 *sources, Pieces all) {
+  u32 first = blockIdx.x * blockDim.x + threadIdx.x;
+  uint4 result[UNROLL];
+  if (WHOLE) {
+    reduce_pieces<true, UNROLL>(call, sources, all, first, result);
+  } else {
+#pragma unroll
+    for (u32 number = 0; number < UNROLL; ++number) {
+      reduce_pieces<false, 1>(call, sources, all, first + number * all.step, result + number);
+    }
+  }
+  all_have_read<UNROLL>(result);
+  if (meet(call, turn, gate, 2, false)) store_pieces<WHOLE, UNROLL>(call.output, all, first, result);
 }
 
 // Reduces `bytes` bytes at `offset` of all sources into the output, which peers may read where it `overwrites` the input,
@@ -137,15 +146,17 @@ __device__ __noinline__ void pull_ragged(const Call &call, Turn turn, Gate gate,
 __device__ __forceinline__ void pull(const Call &call, const Turn &turn, const Gate &gate, const u64 *sources, u64 offset,
                                      u64 bytes, bool overwrites) {
   Pieces all = pieces_of(offset, bytes);
-  bool leaves = call.parts & PART_LEAVE, writes_input = leaves && overwrites;
-  if (!are_whole(call, sources, offset, bytes, call.output)) {
-    pull_ragged(call, turn, gate, sources, all, writes_input);
+  bool leaves = call.parts & PART_LEAVE, whole = are_whole(call, sources, offset, bytes, call.output);
+  if (leaves && overwrites && whole) return pull_over<true>(call, turn, gate, sources, all);
+  if (leaves && overwrites) return pull_over<false>(call, turn, gate, sources, all);
+  if (!whole) {
+    pull_ragged(call, sources, all);
   } else if (all.pieces <= all.step) {
-    pull_range<true, 1>(call, turn, gate, sources, all, writes_input);
+    pull_range<true, 1>(call, sources, all);
   } else {
-    pull_range<true, UNROLL>(call, turn, gate, sources, all, writes_input);
+    pull_range<true, UNROLL>(call, sources, all);
   }
-  if (leaves && !writes_input) leave(call, turn, gate, false);
+  if (leaves) leave(call, turn, gate, false);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) reduce_pull(const __grid_constant__ Call call) {

@@ -154,7 +154,8 @@ pub struct CollectiveVerdict {
     pub expected: u32,
     /// Flag that was there.
     pub found: u32,
-    pub(super) unused: u32,
+    /// Nothing: it aligns what follows.
+    pub unused: u32,
     /// Sequence of the call.
     pub sequence: u64,
     /// This rank's header.
@@ -272,7 +273,8 @@ pub struct NormCall {
     pub hidden: u32,
     /// Added to the mean of squares.
     pub epsilon: f32,
-    pub(super) unused: u32,
+    /// Nothing: it ends the structure.
+    pub unused: u32,
 }
 
 impl NormCall {
