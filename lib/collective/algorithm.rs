@@ -25,6 +25,9 @@ pub enum Algorithm {
     TwoShotPush,
     /// Rank r reads shard r of every rank, reduces it and writes it to all, between two barriers (two-shot of PyTorch).
     TwoShot,
+    /// Shards are written to their owners, reduced, and results written to all outputs: nothing is read over a link, since two
+    /// GPUs exchange writes faster than reads. Outputs must be registered.
+    ShardPush,
     /// Partial sums go round, then results do (NCCL's ring); partials of narrow floats travel as binary32.
     Ring,
     /// The switch reduces and multiplies (NVLS). Only when it is asked for by name.
@@ -35,7 +38,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them; the place of each is its number in call headers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::OneShotPush,
         Self::OneShotPull,
         Self::TwoShotPush,
@@ -43,6 +46,7 @@ impl Algorithm {
         Self::Ring,
         Self::Multicast,
         Self::HostOrdered,
+        Self::ShardPush,
     ];
 
     /// Its name in tables and options.
@@ -52,6 +56,7 @@ impl Algorithm {
             Self::OneShotPull => "one-shot-pull",
             Self::TwoShotPush => "two-shot-push",
             Self::TwoShot => "two-shot",
+            Self::ShardPush => "shard-push",
             Self::Ring => "ring",
             Self::Multicast => "multicast",
             Self::HostOrdered => "host-ordered",

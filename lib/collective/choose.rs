@@ -3,6 +3,7 @@
 //! cannot run here is never chosen, and one that is forced all the same is an error that says why it cannot.
 
 use super::{Algorithm, Determinism, Kind, Table};
+use crate::memory::device::collective::params::MAX_BLOCKS;
 use std::fmt;
 use thiserror::Error;
 
@@ -40,7 +41,7 @@ pub struct Situation {
     pub connection: Connection,
     /// Bytes in all that fit the slots of a push.
     pub push_capacity: u64,
-    /// Blocks that can be resident at once, at most.
+    /// Blocks of 512 threads that can be resident at once.
     pub most_blocks: u16,
 }
 
@@ -108,7 +109,7 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
     }
     Ok(Choice {
         algorithm,
-        blocks: row.blocks.min(situation.most_blocks).max(1),
+        blocks: row.blocks.min(resident(situation, row.threads)).max(1),
         threads: row.threads,
         predicted: row.microseconds.filter(|_| row.up_to == situation.bytes),
         reason: format!("best up to {} bytes ({})", row.up_to, table.origin),
@@ -128,6 +129,11 @@ pub const PREFERENCE: [Algorithm; 6] = [
 fn first_possible(situation: &Situation, why: &str) -> Choice {
     let possible = PREFERENCE.into_iter().find(|&algorithm| obstacle(situation, algorithm).is_none());
     plain(situation, possible.unwrap_or(Algorithm::HostOrdered), why.into())
+}
+
+/// Blocks of `threads` threads that are resident where `most_blocks` of 512 are.
+fn resident(situation: &Situation, threads: u16) -> u16 {
+    situation.most_blocks.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16)
 }
 
 fn plain(situation: &Situation, algorithm: Algorithm, reason: String) -> Choice {
@@ -154,11 +160,12 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
     }
     match algorithm {
         Algorithm::OneShotPush if bytes > push_capacity => Some(format!("its slots hold {push_capacity} bytes")),
-        Algorithm::TwoShotPush | Algorithm::TwoShot | Algorithm::Ring | Algorithm::Multicast
+        Algorithm::TwoShotPush | Algorithm::TwoShot | Algorithm::ShardPush | Algorithm::Ring | Algorithm::Multicast
             if kind != Kind::AllReduce =>
         {
             Some("it is an algorithm of all_reduce".into())
         }
+        Algorithm::ShardPush if !situation.registered => Some("its outputs must be registered".into()),
         Algorithm::OneShotPull | Algorithm::Ring if kind == Kind::AllReduceNorm => {
             Some("the fused call has no such kernel".into())
         }

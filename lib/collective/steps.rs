@@ -58,6 +58,7 @@ fn kernel(kind: Kind, algorithm: Algorithm) -> Option<Kernel> {
         (Kind::AllReduce, Algorithm::OneShotPush) => Some(Kernel::ReducePush),
         (Kind::AllReduce, Algorithm::TwoShotPush) => Some(Kernel::ReduceTwoPush),
         (Kind::AllReduce, Algorithm::TwoShot) => Some(Kernel::ReduceTwoShot),
+        (Kind::AllReduce, Algorithm::ShardPush) => Some(Kernel::ReducePushShards),
         (Kind::AllReduce, Algorithm::Ring) => Some(Kernel::ReduceRing),
         (Kind::AllReduce, _) => Some(Kernel::ReducePull),
         (Kind::ReduceScatter, _) if push => Some(Kernel::ScatterPush),
@@ -75,6 +76,7 @@ fn parts(algorithm: Algorithm, ground: &Ground) -> u32 {
     let reads = match algorithm {
         Algorithm::OneShotPull | Algorithm::TwoShot if ground.registered => PART_ENTER | PART_LEAVE,
         Algorithm::OneShotPull | Algorithm::TwoShot => PART_STAGE | PART_ENTER,
+        Algorithm::ShardPush => PART_LEAVE,
         _ => 0,
     };
     early | reads
@@ -93,9 +95,12 @@ fn most_bytes(kind: Kind, element: Element, algorithm: Algorithm, ground: &Groun
             (ground.layout.slot_words / words * 8).saturating_mul(ranks)
         }
         Algorithm::OneShotPull if ground.registered && ground.in_place && kind == Kind::AllReduce => {
-            ground.threads * UNDER_WAY
+            // Elements of a byte take twice the registers.
+            ground.threads * UNDER_WAY / if element.bytes() == 1 { 2 } else { 1 }
         }
         Algorithm::OneShotPull | Algorithm::TwoShot | Algorithm::Multicast if ground.registered => u64::MAX,
+        // Each owner has the shards of all ranks.
+        Algorithm::ShardPush => staging - staging % (ranks * PIECE),
         // Inputs and results lie one after the other.
         Algorithm::TwoShot => staging / 2 - (staging / 2) % (ranks * PIECE),
         _ if kind == Kind::ReduceScatter => staging / ranks,
@@ -134,6 +139,7 @@ mod tests {
                                 let partials = element.partial_bytes() / element.bytes();
                                 (ranks - 1) * (1 + partials) * shard <= words
                             }
+                            Algorithm::ShardPush => bytes.div_ceil(16).div_ceil(ranks) * 16 * ranks <= staging,
                             Algorithm::TwoShot => 2 * bytes.div_ceil(16).div_ceil(ranks) * 16 * ranks <= staging,
                             _ if kind == Kind::ReduceScatter => ranks * bytes.div_ceil(16) * 16 <= staging,
                             _ => bytes <= staging,

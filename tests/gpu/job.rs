@@ -74,7 +74,7 @@ impl Job {
                 Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way),
             );
         }
-        jobs.push(Self::new(1, "here", &here::NAMES));
+        jobs.push(Self::new(1, "here", &here::NAMES).with(("CUDA_DEVICE_MAX_CONNECTIONS", "32")));
         jobs.push(Self::new(2, "collective", &apart::NAMES));
         jobs.push(Self::new(4, "collective", &apart::SHARED));
         jobs.push(Self::new(2, "ways", &ways::NAMES));

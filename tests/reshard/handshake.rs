@@ -78,7 +78,7 @@ fn options_of_one_call() {
         ] {
             let usual = ReshardOptions::default();
             let route = if world.rank() == ODD { RouteOptions { kind, injection } } else { usual.route };
-            let text = refused_with(&world, &good(), ReshardOptions { route, ..usual });
+            let text = refused_with(&world, &good(), ReshardOptions { route });
             all_say(&world, &text, &[what, values[0], values[1]]);
         }
         finalize(world);

@@ -205,7 +205,7 @@ impl Request {
         if self.kind != Kind::AllReduceNorm {
             return Ok(());
         }
-        if self.hidden == 0 || self.hidden % 4 != 0 {
+        if self.hidden == 0 || !self.hidden.is_multiple_of(4) {
             return Err(refused("hidden", &self.hidden.to_string(), "a multiple of 4"));
         }
         let other = self.dtypes.iter().find(|dtype| ![Dtype::F16, Dtype::BF16].contains(dtype));

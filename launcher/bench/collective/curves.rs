@@ -136,7 +136,7 @@ fn share(value: f64, (low, high): (f64, f64)) -> f64 {
 /// `64K`, `1M`.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
-    let found = units.into_iter().find(|&(unit, _)| bytes >= unit && bytes % unit == 0);
+    let found = units.into_iter().find(|&(unit, _)| bytes >= unit && bytes.is_multiple_of(unit));
     found.map_or(bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 

@@ -89,7 +89,9 @@ impl Channel {
         Ok(Self { group: Some(group.clone()), _shared: Some(shared), ..channel })
     }
 
-    /// Channels of all ranks in this process, rank r on `devices[r]`; several may be on one device (`ncclCommInitAll`).
+    /// Channels of all ranks in this process, rank r on `devices[r]` (`ncclCommInitAll`). Several may be on one device: then
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` must be 32, set before the driver is loaded, so that no rank's kernel waits behind
+    /// another's, and each stream must have been used once.
     pub fn all(devices: &[Device], options: &ChannelOptions, deadline: Deadline) -> Result<Vec<Self>, CollectiveError> {
         let ranks = devices.len();
         if ranks == 0 || ranks > MAX_RANKS {

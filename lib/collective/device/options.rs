@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const DEFAULT_LIMIT: Duration = Duration::from_secs(600);
 const DEFAULT_PUSH: u64 = 1 << 20;
-const DEFAULT_STAGING: u64 = 16 << 20;
+const DEFAULT_STAGING: u64 = 64 << 20;
 /// All slots of one parity together, by default.
 const MOST_SLOTS: u64 = 8 << 20;
 
@@ -21,7 +21,7 @@ pub struct ChannelOptions {
     /// Largest message that goes by words with flags, bytes; the channel holds four times as much for each rank. 1 MiB by
     /// default, less for more than 8 ranks.
     pub push_bytes: Option<u64>,
-    /// Staging of buffers that are not registered, bytes; the channel holds it twice. 16 MiB by default.
+    /// Staging of buffers that are not registered, bytes; the channel holds it twice. 64 MiB by default.
     pub staging_bytes: Option<u64>,
     /// What every call promises.
     pub determinism: Determinism,

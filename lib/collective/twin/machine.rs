@@ -161,7 +161,7 @@ impl Machine {
 
     /// What a header says of the call, 24 bits.
     fn code(call: &Call) -> u32 {
-        (call.words as u32) << 4 | call.protocol as u32 + 1
+        (call.words as u32) << 4 | (call.protocol as u32 + 1)
     }
 
     fn flag(&self) -> u32 {

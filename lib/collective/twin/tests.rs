@@ -86,7 +86,7 @@ fn play(play: &Play, seed: u64) -> Vec<End> {
 
 /// Calls of all sizes by both protocols in turn.
 fn mixed(_rank: usize, sequence: u64) -> Option<Call> {
-    let protocol = if sequence % 3 == 0 { Protocol::TwoShot } else { Protocol::Push };
+    let protocol = if sequence.is_multiple_of(3) { Protocol::TwoShot } else { Protocol::Push };
     Some(Call { protocol, words: [3, 0, 1, 8, 2][(sequence % 5) as usize] })
 }
 

@@ -10,6 +10,9 @@ use crate::layout::{Dtype, ExpertMap, Layout, LayoutError, Mesh};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Axes with their sizes, outermost first, and the ranks along them.
+type AxesAndMesh = (Vec<(ParallelAxis, u32)>, Arc<Mesh>);
+
 /// Layouts of a model's tensors over the ranks of one side.
 #[derive(Debug)]
 pub struct SideLayouts<'a> {
@@ -173,11 +176,7 @@ impl<'a> SideLayouts<'a> {
         Ok(Arrangement::new(&self.view(effect.view()).axes, effect, TensorShape { extents: shape, leading, stacked }))
     }
 
-    pub(super) fn axes_and_mesh(
-        &mut self,
-        index: usize,
-        part: Part,
-    ) -> Result<(Vec<(ParallelAxis, u32)>, Arc<Mesh>), RulesError> {
+    pub(super) fn axes_and_mesh(&mut self, index: usize, part: Part) -> Result<AxesAndMesh, RulesError> {
         let ruled = self.ruled;
         let view = ruled.effect(ruled.tensor(index).effect).view();
         let holders = match part.owners {

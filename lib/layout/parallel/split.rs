@@ -174,7 +174,7 @@ impl SplitRule {
         if let Some(heads) = self.heads {
             let HeadCounts { query, key_value } = heads.counts(model)?;
             let all = key_value.checked_mul(2).and_then(|both| both.checked_add(query)).filter(|&all| all > 0);
-            let size = all.filter(|all| extent % all == 0).map(|all| extent / all).ok_or(None)?;
+            let size = all.filter(|all| extent.is_multiple_of(*all)).map(|all| extent / all).ok_or(None)?;
             let heads =
                 HeadCounts { query, key_value }.of_extents(from, &[query, key_value, key_value].map(|n| n * size))?;
             return FusedAxis::attention(heads, self.form, HeadSplit::Even, 1).map_err(failed);
@@ -182,7 +182,7 @@ impl SplitRule {
         let count = self.parts.len() as u64;
         let sizes = match &self.sizes {
             Some(sizes) => sizes.clone(),
-            None if extent % count == 0 => vec![extent / count; self.parts.len()],
+            None if extent.is_multiple_of(count) => vec![extent / count; self.parts.len()],
             None => return Err(None),
         };
         let sum = sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size));

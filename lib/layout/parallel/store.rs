@@ -235,7 +235,7 @@ impl HeadShares {
     ) -> Result<Vec<AxisMap>, StorageError> {
         let HeadCounts { query, key_value } = self.from.counts(model)?;
         let own = if self.key_value { key_value } else { query };
-        if own == 0 || extent % own != 0 {
+        if own == 0 || !extent.is_multiple_of(own) {
             return Err(StorageError::Heads { tensor: tensor.to_string(), extent, heads: own });
         }
         let heads = Heads { query, key_value, size: extent / own };

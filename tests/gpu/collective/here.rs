@@ -46,9 +46,14 @@ impl Ranks {
         let count = Device::count()?;
         let devices = (0..ranks).map(|rank| Device::open(rank % count)).collect::<Result<Vec<_>, _>>()?;
         let channels = Channel::all(&devices, options, deadline())?;
-        let streams = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
+        let streams: Vec<Stream> = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
         let buffer = |device| Ok(Buffer::on_device(&Arc::new(DeviceMemory::new(device, ROOM)?)));
         let buffers = devices.iter().map(buffer).collect::<Result<_, Failure>>()?;
+        // A stream's first use may wait for kernels of others on its device.
+        for (stream, device) in streams.iter().zip(&devices) {
+            stream.clear(&Arc::new(DeviceMemory::new(device, 16)?))?;
+            stream.synchronize(deadline())?;
+        }
         Ok(Self { channels, streams, buffers })
     }
 
@@ -82,11 +87,21 @@ impl Ranks {
 }
 
 fn every_algorithm(ranks: u32) -> Result<Outcome, Failure> {
-    let all =
-        [Algorithm::OneShotPush, Algorithm::OneShotPull, Algorithm::TwoShotPush, Algorithm::TwoShot, Algorithm::Ring];
+    let all = [
+        Algorithm::OneShotPush,
+        Algorithm::OneShotPull,
+        Algorithm::TwoShotPush,
+        Algorithm::TwoShot,
+        Algorithm::ShardPush,
+        Algorithm::Ring,
+    ];
     let mut calls = 0;
     for algorithm in all {
         for registered in [false, true] {
+            // It writes to the outputs of others.
+            if algorithm == Algorithm::ShardPush && !registered {
+                continue;
+            }
             let (push_bytes, staging_bytes) = (Some(PUSH), Some(STAGING));
             let options = ChannelOptions { push_bytes, staging_bytes, ..ChannelOptions::default() };
             let mut here = Ranks::new(ranks, &ChannelOptions { algorithm: Some(algorithm), ..options })?;
