@@ -4,12 +4,20 @@ use crate::moving::deadline;
 use crossmesh::comm::{Buffer, Device, Stream};
 use crossmesh::memory::device::{End, Rows};
 
-/// Makes a buffer hold `bytes`.
+/// Makes a buffer hold `bytes`, or begin with them on a device.
 pub(crate) fn put(buffer: &Buffer, bytes: &[u8]) {
     match buffer.device() {
         None => buffer.write().expect("nobody uses the buffer between rounds").copy_from_slice(bytes),
         Some(device) => copy(device, End::Device(address(buffer)), End::Host(bytes.as_ptr() as u64), bytes.len()),
     }
+}
+
+/// The first bytes that a buffer on a device holds.
+pub(crate) fn take_first(buffer: &Buffer, count: u64) -> Vec<u8> {
+    let device = buffer.device().expect("a buffer on a device");
+    let mut bytes = vec![0u8; count as usize];
+    copy(device, End::Host(bytes.as_mut_ptr() as u64), End::Device(address(buffer)), bytes.len());
+    bytes
 }
 
 /// What a buffer holds.

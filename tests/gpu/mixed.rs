@@ -77,7 +77,7 @@ fn view(rows: u64, contiguous: bool) -> (View, u64, u64) {
 
 /// A byte of row `row` of a tensor.
 fn byte_at(tensor: usize, row: u64, column: u64, round: u64) -> u8 {
-    (row.wrapping_mul(0x9e37_79b9) >> 7 ^ column * 29 ^ round * 101 ^ tensor as u64 * 59) as u8
+    ((row.wrapping_mul(0x9e37_79b9) >> 7) ^ (column * 29) ^ (round * 101) ^ (tensor as u64 * 59)) as u8
 }
 
 /// The bytes of a buffer whose rows hold the values of a round.

@@ -2,6 +2,7 @@
 //! that is dropped is ended, so that its stream can be used again.
 
 use super::error::DeviceError;
+use super::gpu::Device;
 use super::stream::Stream;
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec};
 use std::fmt;
@@ -16,6 +17,8 @@ pub struct Capture<'a> {
 pub struct Graph {
     graph: CUgraph,
     executable: CUgraphExec,
+    /// Its context must outlive it.
+    device: Option<Device>,
 }
 
 impl<'a> Capture<'a> {
@@ -32,9 +35,10 @@ impl<'a> Capture<'a> {
     /// Ends the capture.
     pub fn end(mut self) -> Result<Graph, DeviceError> {
         let stream = self.stream.take();
-        let mut graph = Graph { graph: std::ptr::null_mut(), executable: std::ptr::null_mut() };
+        let mut graph = Graph { graph: std::ptr::null_mut(), executable: std::ptr::null_mut(), device: None };
         let Some(stream) = stream else { return Ok(graph) };
         let device = stream.device();
+        graph.device = Some(device.clone());
         let _current = device.enter()?;
         // SAFETY: the stream is live and captures; the pointer is to a live handle.
         device.check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(stream.handle(), &mut graph.graph) })?;
@@ -80,7 +84,8 @@ impl fmt::Debug for Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `end` and destroyed once; null handles are left alone.
+        let _current = self.device.as_ref().and_then(|device| device.enter().ok());
+        // SAFETY: made by `end` and destroyed once, in their context; null handles are left alone.
         unsafe {
             if !self.executable.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.executable);

@@ -3,7 +3,7 @@
 
 use super::make::{before, call, wrong};
 use super::trial::{Random, Trial, all_of};
-use crate::access::{put, take};
+use crate::access::{put, take, take_first};
 use crate::moving::deadline;
 use crate::results::Outcome;
 use crossmesh::collective::{Kind, ReduceOperation};
@@ -72,14 +72,12 @@ impl<'a> Rank<'a> {
 
     fn fill(&self, trial: &Trial) {
         let (rank, ranks) = self.numbers();
-        let mut contents = before(trial, rank, ranks, trial.room(ranks));
-        contents.resize(ROOM as usize, 0);
-        put(&self.buffer, &contents);
+        put(&self.buffer, &before(trial, rank, ranks, trial.room(ranks)));
     }
 
     fn judge(&self, trial: &Trial) -> Option<String> {
         let (rank, ranks) = self.numbers();
-        wrong(trial, rank, ranks, &take(&self.buffer)[..trial.room(ranks) as usize], None)
+        wrong(trial, rank, ranks, &take_first(&self.buffer, trial.room(ranks)), None)
     }
 
     fn make(&mut self, trial: &Trial) -> Result<Option<String>, Failure> {
@@ -133,6 +131,7 @@ fn random(here: &mut Rank<'_>) -> Result<Option<String>, Failure> {
         let trial = Trial::random(&mut random, ranks, 100_000 / u64::from(ranks));
         // Most are not looked at, so that calls follow each other closely.
         if number % 16 == 0 {
+            here.stream.synchronize(deadline())?;
             if let Some(wrong) = here.make(&trial)? {
                 return Ok(Some(format!("call {number}: {wrong}")));
             }

@@ -3,7 +3,7 @@
 
 use super::make::{before, call, wrong};
 use super::trial::{Random, Trial, all_of};
-use crate::access::{put, take};
+use crate::access::{put, take_first};
 use crate::moving::deadline;
 use crate::results::Outcome;
 use crossmesh::collective::{Algorithm, Determinism};
@@ -66,9 +66,7 @@ impl Ranks {
         let ranks = self.channels.len() as u32;
         let room = trial.room(ranks).min(ROOM);
         for (rank, buffer) in self.buffers.iter().enumerate() {
-            let mut contents = before(trial, rank as u32, ranks, room);
-            contents.resize(ROOM as usize, 0);
-            put(buffer, &contents);
+            put(buffer, &before(trial, rank as u32, ranks, room));
         }
         for ((channel, stream), buffer) in self.channels.iter_mut().zip(&self.streams).zip(&self.buffers) {
             call(channel, stream, trial, buffer)?;
@@ -81,7 +79,7 @@ impl Ranks {
             .buffers
             .iter()
             .enumerate()
-            .find_map(|(rank, buffer)| wrong(trial, rank as u32, ranks, &take(buffer)[..room as usize], algorithm));
+            .find_map(|(rank, buffer)| wrong(trial, rank as u32, ranks, &take_first(buffer, room), algorithm));
         Ok(found)
     }
 }
