@@ -96,26 +96,29 @@ impl Report {
             Some(state) => state.whom(),
             None => format!("rank {rank}"),
         };
-        let reason = |absent: bool, why: &str| absent.then(|| if in_job { why.into() } else { OUTSIDE.into() });
-        let findings = pairs::findings(&tried.pairs, name);
-        self.add_pairs(["pair-failure", "pair-bandwidth"], findings, reason(tried.pairs.is_empty(), "one rank"));
-        let findings = gpu_links::findings(&tried.gpu_links, states, name);
-        let absent = reason(tried.gpu_links.is_empty(), "no two GPUs of a host in the job");
-        self.add_pairs(["gpu-link-failure", "gpu-link-bandwidth"], findings, absent);
+        let why = |why| if in_job { why } else { OUTSIDE };
+        let (pairs, links) = (&tried.pairs, &tried.gpu_links);
+        let absent = pairs.is_empty().then(|| why("one rank"));
+        let working = pairs.iter().filter(|pair| pair.error.is_none()).count();
+        self.add_tries(["pair-failure", "pair-bandwidth"], &pairs::findings(pairs, name), absent, working);
+        let absent = links.is_empty().then(|| why("no two GPUs of a host in the job"));
+        let rates = gpu_links::rates(&links.links, states);
+        let findings = gpu_links::findings(links, states, name);
+        self.add_tries(["gpu-link-failure", "gpu-link-bandwidth"], &findings, absent, rates.len());
         let kind = |kind: Option<_>| kind.map_or("an unknown path".into(), |kind: PathKind| kind.to_string());
-        let rates = gpu_links::rates(&tried.gpu_links.links, states);
         self.gpu_rates = rates.into_iter().map(|(path, rate)| (kind(path), rate)).collect();
         (self.pairs, self.gpu_links) = (tried.pairs, tried.gpu_links);
     }
 
-    /// Checks that were made together; `absent` says why they were not.
-    fn add_pairs(&mut self, ids: [&'static str; 2], findings: Vec<Finding>, absent: Option<String>) {
-        if let Some(why) = absent {
-            self.not_run.extend(ids.map(|id| (id, why.clone())));
-            return;
+    /// Two checks that were made together, whether things work and how fast those are that do; `absent` says why they
+    /// were not made.
+    fn add_tries(&mut self, ids: [&'static str; 2], findings: &[Finding], absent: Option<&str>, working: usize) {
+        let unmeasured = absent.or((working == 0).then_some("nothing works that could be measured"));
+        for (id, absent) in ids.into_iter().zip([absent, unmeasured]) {
+            let own: Vec<Finding> = findings.iter().filter(|finding| finding.id == id).cloned().collect();
+            let outcome = absent.map_or_else(|| own.into(), |why| Outcome::NotRun(why.into()));
+            self.add(id, vec![outcome]);
         }
-        self.passed.extend(ids.iter().filter(|id| findings.iter().all(|finding| finding.id != **id)));
-        self.findings.extend(findings);
     }
 
     /// 0 when all is well or there are notes only, 1 with warnings, 2 with failures.
@@ -131,7 +134,7 @@ impl Report {
     pub(crate) fn text(&self) -> String {
         let mut text = match self.ranks {
             0 => String::from("this machine\n"),
-            ranks => format!("{ranks} ranks on {} hosts\n", self.hosts),
+            ranks => format!("{} on {}\n", counted(ranks, "rank"), counted(self.hosts, "host")),
         };
         for finding in &self.findings {
             let severity = match finding.severity {
@@ -178,7 +181,8 @@ impl Report {
             let pairs = rates.len() / 2;
             if let Some([least, median, most]) = outliers::spread(rates) {
                 let rates = format!("{median:.2} (least {least:.2}, most {most:.2})");
-                let _ = writeln!(text, "\n{pairs} pairs over {link}, GB/s each way: {rates}");
+                let pairs = counted(pairs, "pair");
+                let _ = writeln!(text, "\n{pairs} over {link}, GB/s each way: {rates}");
             }
         }
         let kinds: BTreeSet<&String> = self.gpu_rates.iter().map(|(kind, _)| kind).collect();
@@ -192,6 +196,11 @@ impl Report {
             }
         }
     }
+}
+
+/// `1 host`, `2 hosts`.
+fn counted(count: usize, name: &str) -> String {
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Why checks of a job did not run.

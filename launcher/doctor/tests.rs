@@ -272,6 +272,7 @@ fn recorded_states_give_the_same_findings() {
     let pairs = vec![pair([0, 1], 2.0), pair([0, 2], 2.0), pair([1, 2], 1.0)];
     let mut tried = tried(pairs, &[(0, 1, 390), (1, 0, 300)]);
     tried.gpu_links.unusable.push((3, "no driver".into()));
+    let nothing_works = GpuLinks { links: Vec::new(), ..tried.gpu_links.clone() };
     let folder = tempfile::tempdir().unwrap();
     recorded::write(folder.path(), &states, &tried).unwrap();
     let (read, told) = recorded::read(folder.path()).unwrap();
@@ -279,6 +280,8 @@ fn recorded_states_give_the_same_findings() {
     assert_eq!(first, second);
     let expected = ["gpu-link-failure", "stack", "port-state", "nic-set", "pair-bandwidth", "gpu-link-bandwidth"];
     assert_eq!(ids(&first), expected);
+    let report = Report::of(&states, Tried { gpu_links: nothing_works, ..Tried::default() });
+    assert_eq!(report.not_run["gpu-link-bandwidth"], "nothing works that could be measured");
 }
 
 #[test]

@@ -50,9 +50,9 @@ fn table(node: &Node) -> String {
                 cell(paths.gpu_to_nic(gpu, card), node.pairing.nics_of_gpu[position].contains(&nic))
             }),
         );
-        let near = facts.numa_nodes.iter().find(|numa| Some(numa.index) == gpu.numa);
+        let near = facts.node_near(gpu.numa);
         row.push(near.map(|numa| numa.cpus.to_string()).unwrap_or_default());
-        row.push(gpu.numa.map(|numa| numa.to_string()).unwrap_or_default());
+        row.push(near.map(|numa| numa.index.to_string()).unwrap_or_default());
         row.push(node.domains[position].to_string());
         rows.push(row);
     }

@@ -117,8 +117,7 @@ fn body(node: &Node) -> String {
         let _ = writeln!(text, "  NUMA node {}: {cpus}{memory}", numa.index);
         devices(&mut text, node, Some(numa.index));
     }
-    let known = |numa: Option<u32>| facts.numa_nodes.iter().any(|node| Some(node.index) == numa);
-    if facts.gpus.iter().any(|gpu| !known(gpu.numa)) {
+    if facts.gpus.iter().any(|gpu| facts.node_near(gpu.numa).is_none()) {
         text.push_str("  no NUMA node stated:\n");
         devices(&mut text, node, None);
     }
@@ -141,7 +140,8 @@ fn body(node: &Node) -> String {
 fn devices(text: &mut String, node: &Node, numa: Option<u32>) {
     let facts = &node.facts;
     let paths = Paths::new(facts);
-    for (position, gpu) in facts.gpus.iter().enumerate().filter(|(_, gpu)| gpu.numa == numa) {
+    let near = |gpu: &Gpu| facts.node_near(gpu.numa).map(|node| node.index);
+    for (position, gpu) in facts.gpus.iter().enumerate().filter(|(_, gpu)| near(gpu) == numa) {
         let _ = writeln!(text, "    {}, domain {}", gpu_name(gpu), node.domains[position]);
         for &nic in &node.pairing.nics_of_gpu[position] {
             let path = paths.gpu_to_nic(gpu, &facts.nics[nic]);

@@ -438,6 +438,15 @@ impl Source {
 }
 
 impl HostFacts {
+    /// The NUMA node of a device that `stated` is told of: that one, else the only one with processors.
+    pub fn node_near(&self, stated: Option<u32>) -> Option<&NumaNode> {
+        let mut with_cpus = self.numa_nodes.iter().filter(|node| !node.cpus.is_empty());
+        match stated {
+            Some(index) => self.numa_nodes.iter().find(|node| node.index == index),
+            None => with_cpus.next().filter(|_| with_cpus.next().is_none()),
+        }
+    }
+
     /// The device at `address`.
     pub fn pci_device(&self, address: PciAddress) -> Option<&PciDevice> {
         self.pci.iter().find(|device| device.address == address)

@@ -4,6 +4,7 @@
 //! written from the facts, by a person; files that are kept outside the repository are named when they are absent.
 
 mod fuzz;
+mod measured;
 mod pairs;
 mod recorded;
 mod scale;

@@ -54,11 +54,11 @@ pub(super) fn visibility(state: &State) -> Outcome {
     let ranks = if state.rank.is_some() { state.ranks_here as usize } else { all };
     let Some(hidden) = hidden_peers(&state.facts, ranks) else { return Outcome::Passed };
     let (severity, seen) = match &hidden.by {
-        _ if state.rank.is_none() => (Severity::Note, "this process".to_string()),
-        HiddenBy::Variable(list) => (Severity::Warning, format!("CUDA_VISIBLE_DEVICES={list:?}")),
-        HiddenBy::Driver => (Severity::Failure, "a device cgroup or a container".to_string()),
+        HiddenBy::Variable(_) => (Severity::Warning, "CUDA_VISIBLE_DEVICES"),
+        HiddenBy::Driver => (Severity::Failure, "a device cgroup or a container"),
     };
-    let what = "GPUs of the host are hidden, so ranks on them cannot be reached over NVLink";
+    let severity = if state.rank.is_some() { severity } else { Severity::Note };
+    let what = format!("GPUs of the host are hidden: {}", hidden.by.effect());
     let finding = Finding::new("gpu-visibility", severity, what, state.whom())
         .seen(format!("{seen} shows {} of {all} GPUs", hidden.shown), "all GPUs that ranks of the host use")
         .cure(HiddenPeers::REMEDY);

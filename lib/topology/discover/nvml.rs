@@ -73,7 +73,7 @@ fn nvlinks(nvml: &Nvml, device: &Device<'_>, devices: &[PciDevice]) -> (Vec<NvLi
         let link = device.link_wrapper_for(number);
         match link.is_active() {
             Ok(true) => {
-                let remote = link.remote_pci_info().ok().and_then(|info| info.bus_id.parse().ok());
+                let remote = link.remote_pci_info().ok().and_then(|info| remote_address(&info.bus_id));
                 *found.entry(peer(remote_type(nvml, device, number), remote, devices)).or_default() += 1;
             }
             Ok(false) => inactive += 1,
@@ -83,6 +83,11 @@ fn nvlinks(nvml: &Nvml, device: &Device<'_>, devices: &[PciDevice]) -> (Vec<NvLi
     }
     let bytes_per_second = megabytes.saturating_mul(1_000_000);
     (found.into_iter().map(|(peer, links)| NvLinks { peer, links, bytes_per_second }).collect(), inactive)
+}
+
+/// The address of a link's other end; the driver writes ones where a virtual machine has the GPUs and not the switches.
+fn remote_address(bus_id: &str) -> Option<PciAddress> {
+    bus_id.parse().ok().filter(|address: &PciAddress| address.domain != u32::MAX)
 }
 
 /// What a link of type `kind` to `remote` ends at; drivers that do not tell the type still tell the address.
@@ -169,6 +174,12 @@ mod tests {
     fn a_uuid_is_grouped() {
         let bytes = std::array::from_fn(|place| place as u8 * 17);
         assert_eq!(uuid(bytes), "00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn an_address_of_ones_is_none() {
+        assert_eq!(remote_address("FFFFFFFF:FF:FF.0"), None);
+        assert_eq!(remote_address("00000000:00:06.0"), "0000:00:06.0".parse().ok());
     }
 
     #[test]
