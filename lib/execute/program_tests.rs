@@ -48,7 +48,7 @@ fn reach(memory: [Memory; RANKS], mapped: bool) -> Reach {
 /// The programs of all ranks, two domains of two.
 fn programs(reach: &Reach, route: RouteOptions) -> Vec<Program> {
     let topology = Topology::from_domains(&[0, 0, 1, 1]);
-    let plan = Plan::compile(manifest(), RANKS as u32).unwrap();
+    let plan = Plan::compile(manifest(), RANKS).unwrap();
     let one = |rank| {
         let flows = route_for(&plan, &topology, route, rank);
         compile(&plan, &flows, &topology, reach, (rank, false))

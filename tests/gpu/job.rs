@@ -59,10 +59,11 @@ impl Job {
 
     /// All of them.
     pub(crate) fn all(machine: Machine) -> Vec<Job> {
-        let (without_kernels, mut jobs) = (Self::without_kernels(), Vec::new());
+        let without_kernels = Self::without_kernels(machine);
         if machine == Machine::StandIn {
             return without_kernels;
         }
+        let mut jobs = Vec::new();
         jobs.push(Self::new(2, "links", &[]));
         for ranks in [2, 3, 4, 8] {
             jobs.push(Self::new(ranks, "move", &case::names(ranks)));
@@ -83,6 +84,7 @@ impl Job {
         jobs
     }
 
+<<<<<<< HEAD
     /// Jobs in which copy engines and hosts move everything.
     fn without_kernels() -> Vec<Job> {
         let mut jobs = vec![Self::new(8, "traps", &trapped::NAMES)];
@@ -96,6 +98,27 @@ impl Job {
         jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]));
         jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(OFF));
         jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(TWO_DOMAINS));
+=======
+    /// Jobs in which copy engines and hosts move everything. Where nothing runs kernels, ranks share one device, or bytes go
+    /// through the hosts.
+    fn without_kernels(machine: Machine) -> Vec<Job> {
+        let traps = |ranks, names: &[&str]| {
+            let suffix = if machine == Machine::StandIn { trapped::ALL_ROUTES } else { "" };
+            let names: Vec<String> = names.iter().map(|name| format!("{name}{suffix}")).collect();
+            Self::new(ranks, "traps", &names.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let direct = match machine {
+            Machine::Gpus => traps(8, &trapped::NAMES),
+            Machine::StandIn => traps(8, &trapped::NAMES).with(("STAND_IN_DEVICES", "1")),
+        };
+        let mut jobs = vec![direct];
+        jobs.push(traps(8, &["on-gpus"]).with(OFF));
+        jobs.push(traps(8, &["on-gpus", "any-memory"]).with(TWO_DOMAINS));
+        jobs.push(traps(8, &["on-gpus"]).with(("CROSSMESH_MAPPED", "staged")));
+        jobs.push(traps(2, &["pairs"]).with(OFF));
+        let count = || Self::new(4, "count", &["rows-16MiB", "grid"]);
+        jobs.extend([count(), count().with(OFF), count().with(TWO_DOMAINS)]);
+>>>>>>> gpu
         jobs
     }
 

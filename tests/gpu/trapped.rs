@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Ways to choose memory; what a job is told.
 pub(crate) const NAMES: [&str; 3] = ["on-gpus", "host-to-gpus", "any-memory"];
 
+/// Behind a name: on all routes.
+pub(crate) const ALL_ROUTES: &str = "/all-routes";
+
 const ROUTES: [(RouteKind, Injection); 3] = [
     (RouteKind::Hierarchical, Injection::Striped),
     (RouteKind::Flat, Injection::Single),
@@ -95,24 +98,28 @@ fn pairs() -> Vec<Trap> {
     ]
 }
 
-fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
+/// Springs every trap on one route, in turn, or on all.
+fn spring_all(world: &Communicator, case: &str) -> Result<Outcome, Box<dyn Error>> {
+    let (name, all_routes) = case.strip_suffix(ALL_ROUTES).map_or((case, false), |name| (name, true));
     let (mut sprung, mut staged) = (0, 0);
     // Kept open: its context would be made anew for every buffer otherwise.
-    let _device = Device::open(world.rank().0 % 2)?;
+    let device = Device::open(world.rank().0 % Device::count()?)?;
     let list = if name == "pairs" { pairs() } else { traps() };
-    for trap in list {
-        for route in ROUTES {
-            staged += u32::from(spring(world, name, &trap, route)?);
+    for (number, trap) in list.into_iter().enumerate() {
+        let routes = if all_routes { 0..ROUTES.len() } else { number % ROUTES.len()..number % ROUTES.len() + 1 };
+        for &route in &ROUTES[routes] {
+            staged += u32::from(spring(world, &device, name, &trap, route)?);
             sprung += 1;
         }
     }
-    let outcome = Outcome::passed(name, world.size() as u32);
+    let outcome = Outcome::passed(case, world.size() as u32);
     Ok(outcome.with("transfers", f64::from(sprung)).with("through hosts", f64::from(staged)))
 }
 
 /// Whether its bytes went through memory of the hosts.
 fn spring(
     world: &Communicator,
+    device: &Device,
     kinds: &str,
     Trap(name, tensors, place): &Trap,
     (route, injection): (RouteKind, Injection),
@@ -130,7 +137,7 @@ fn spring(
     };
     let what = format!("{name}, {kinds}, rank {rank}, {route:?}");
     let memory = |number: usize, bytes| {
-        kind(kinds, rank.0, number, sides.borrow().get(&number).copied()).buffer(rank.0 % 2, bytes)
+        kind(kinds, rank.0, number, sides.borrow().get(&number).copied()).buffer(device.ordinal(), bytes)
     };
     let part = Transfer::new(&what, &manifest, rank, spot, memory);
     let options = ReshardOptions { route: RouteOptions { kind: route, injection } };
