@@ -77,6 +77,9 @@ impl Job {
         for way in [OFF, TWO_DOMAINS] {
             jobs.push(Self::new(2, "ways", &["ordered"]).with(way));
         }
+        jobs.push(Self::new(2, "mixed", &mixed::NAMES));
+        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu"]).with(OFF));
+        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
         jobs.push(Self::new(2, "traps", &["pairs"]));
         jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
         jobs.extend(without_kernels);
@@ -84,21 +87,6 @@ impl Job {
         jobs
     }
 
-<<<<<<< HEAD
-    /// Jobs in which copy engines and hosts move everything.
-    fn without_kernels() -> Vec<Job> {
-        let mut jobs = vec![Self::new(8, "traps", &trapped::NAMES)];
-        jobs.push(Self::new(8, "traps", &["on-gpus"]).with(OFF));
-        jobs.push(Self::new(8, "traps", &["on-gpus", "any-memory"]).with(TWO_DOMAINS));
-        jobs.push(Self::new(8, "traps", &["on-gpus"]).with(("CROSSMESH_MAPPED", "staged")));
-        jobs.push(Self::new(2, "traps", &["pairs"]).with(OFF));
-        jobs.push(Self::new(2, "mixed", &mixed::NAMES));
-        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu"]).with(OFF));
-        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
-        jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]));
-        jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(OFF));
-        jobs.push(Self::new(4, "count", &["rows-16MiB", "grid"]).with(TWO_DOMAINS));
-=======
     /// Jobs in which copy engines and hosts move everything. Where nothing runs kernels, ranks share one device, or bytes go
     /// through the hosts.
     fn without_kernels(machine: Machine) -> Vec<Job> {
@@ -118,7 +106,6 @@ impl Job {
         jobs.push(traps(2, &["pairs"]).with(OFF));
         let count = || Self::new(4, "count", &["rows-16MiB", "grid"]);
         jobs.extend([count(), count().with(OFF), count().with(TWO_DOMAINS)]);
->>>>>>> gpu
         jobs
     }
 
