@@ -81,6 +81,9 @@ impl Job {
         for way in [OFF, TWO_DOMAINS] {
             jobs.push(Self::new(2, "ways", &["ordered"]).with(way));
         }
+        jobs.push(Self::new(2, "mixed", &mixed::NAMES));
+        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu"]).with(OFF));
+        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
         jobs.push(Self::new(2, "traps", &["pairs"]));
         jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
         jobs.extend(without_kernels);
@@ -107,9 +110,6 @@ impl Job {
         jobs.push(traps(2, &["pairs"]).with(OFF));
         let count = || Self::new(4, "count", &["rows-16MiB", "grid"]);
         jobs.extend([count(), count().with(OFF), count().with(TWO_DOMAINS)]);
-        jobs.push(Self::new(2, "mixed", &mixed::NAMES));
-        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu"]).with(OFF));
-        jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
         jobs
     }
 
