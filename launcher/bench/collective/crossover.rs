@@ -176,7 +176,7 @@ fn shape(algorithm: Algorithm) -> Option<Shape> {
         Algorithm::OneShotPush => Some(ONE_SHOT_PUSH),
         Algorithm::OneShotPull => Some(ONE_SHOT_PULL),
         Algorithm::TwoShotPush => Some(TWO_SHOT_PUSH),
-        Algorithm::TwoShot => Some(TWO_SHOT),
+        Algorithm::TwoShot | Algorithm::ShardPush => Some(TWO_SHOT),
         _ => None,
     }
 }
@@ -353,6 +353,6 @@ mod tests {
                 .contains("one-shot-pull to two-shot: S* measured nowhere in these sizes, by the formula never")
         );
         let drawing = drawing(&modelled(4));
-        assert_eq!(drawing.matches("<polyline").count(), 5);
+        assert_eq!(drawing.matches("<polyline").count(), 6);
     }
 }

@@ -3,13 +3,11 @@
 
 use crossmesh::collective::{Algorithm, Kind, Launch};
 
-const BLOCKS: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
+const BLOCKS: [u16; 10] = [1, 2, 4, 8, 16, 32, 64, 96, 128, 256];
+/// The last is the most that a kernel of the family is compiled for.
 const THREADS: [u16; 4] = [64, 128, 256, 512];
 
-/// Most that a kernel of the family is compiled for.
-const MOST_THREADS: u16 = 512;
-
-/// Launches worth a try for `bytes` bytes of a rank, `most` blocks at most.
+/// Launches worth a try for `bytes` bytes of a rank, where `most` blocks of 512 threads are resident.
 pub(super) fn launches(algorithm: Algorithm, bytes: u64, most: u16, registered: bool) -> Vec<Launch> {
     // Bytes that a thread takes at once.
     let unit = match algorithm {
@@ -17,10 +15,10 @@ pub(super) fn launches(algorithm: Algorithm, bytes: u64, most: u16, registered: 
         _ => 16,
     };
     let units = bytes.div_ceil(unit).max(1);
-    let blocks = BLOCKS.into_iter().chain([most]).filter(|&blocks| blocks <= most.max(1));
     let mut found = Vec::new();
-    for threads in THREADS.into_iter().filter(|&threads| threads <= MOST_THREADS) {
-        for blocks in blocks.clone() {
+    for threads in THREADS {
+        let resident = most.max(1).saturating_mul(512 / threads);
+        for blocks in BLOCKS.into_iter().chain([most.max(1)]).filter(|&blocks| blocks <= resident) {
             let all = u64::from(blocks) * u64::from(threads);
             let fits = all < 2 * units || (blocks == 1 && threads == THREADS[0]);
             let suffices = all * 16 >= units || u32::from(blocks) * 4 >= u32::from(most);
@@ -41,6 +39,7 @@ pub(super) fn algorithms(kind: Kind) -> Vec<Algorithm> {
             Algorithm::OneShotPull,
             Algorithm::TwoShotPush,
             Algorithm::TwoShot,
+            Algorithm::ShardPush,
             Algorithm::Ring,
         ],
         Kind::AllReduceNorm => vec![Algorithm::OneShotPush],
@@ -59,8 +58,9 @@ mod tests {
                 for most in [1, 33, 132] {
                     let found = launches(algorithm, bytes, most, false);
                     assert!(!found.is_empty(), "{algorithm} {bytes} {most}");
-                    assert!(found.len() <= 24, "{algorithm} {bytes} {most}: {}", found.len());
-                    assert!(found.iter().all(|launch| (1..=most).contains(&launch.blocks)));
+                    assert!(found.len() <= 28, "{algorithm} {bytes} {most}: {}", found.len());
+                    let threads = |launch: &Launch| u32::from(launch.blocks) * u32::from(launch.threads);
+                    assert!(found.iter().all(|launch| (1..=512 * u32::from(most)).contains(&threads(launch))));
                 }
             }
         }
