@@ -174,12 +174,14 @@ impl Refined {
         if holders.is_empty() && wanters.is_empty() {
             return None;
         }
-        self.sets.push(Sets {
-            holders,
-            wanters,
-            source_offset: offset(chosen.iter().map(|segment| (segment.interval, segment.source.around))),
-            destination_offset: offset(chosen.iter().map(|segment| (segment.interval, segment.destination.around))),
-        });
+        // A box that nobody has on a side has no place there.
+        let place = |ranks: &[Rank], of: fn(&Segment) -> &Held| match ranks.is_empty() {
+            true => 0,
+            false => offset(chosen.iter().map(|segment| (segment.interval, of(segment).around))),
+        };
+        let source_offset = place(&holders, |segment| &segment.source);
+        let destination_offset = place(&wanters, |segment| &segment.destination);
+        self.sets.push(Sets { holders, wanters, source_offset, destination_offset });
         Some(self.sets.len() - 1)
     }
 }
