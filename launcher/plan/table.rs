@@ -26,7 +26,7 @@ pub(super) fn table(report: &Report) -> String {
 /// Seconds in a unit that suits them.
 pub(super) fn time(seconds: f64) -> String {
     match seconds {
-        seconds if seconds == 0.0 => "0".into(),
+        0.0 => "0".into(),
         seconds if seconds < 1e-6 => format!("{:.1} ns", seconds * 1e9),
         seconds if seconds < 1e-3 => format!("{:.2} us", seconds * 1e6),
         seconds if seconds < 1.0 => format!("{:.3} ms", seconds * 1e3),
@@ -43,7 +43,7 @@ pub(super) fn brief(seconds: f64) -> String {
         seconds => (seconds, "s"),
     };
     match value {
-        value if value == 0.0 => "0".into(),
+        0.0 => "0".into(),
         value if value < 10.0 => format!("{value:.2} {unit}"),
         value if value < 100.0 => format!("{value:.1} {unit}"),
         value => format!("{value:.0} {unit}"),
@@ -195,8 +195,8 @@ fn domains(report: &Report, text: &mut String) {
     }
     let _ = writeln!(
         text,
-        "{:<8}{:<22}{:>6}  {:<24}{:<24}{}",
-        "domain", "role", "ranks", "network sent, each", "received, each", "read over NVLink, each"
+        "{:<8}{:<22}{:>6}  {:<24}{:<24}read over NVLink, each",
+        "domain", "role", "ranks", "network sent, each", "received, each"
     );
     for (domain, ranks) in ranks {
         let span = |of: fn(&RankReport) -> u64| {
