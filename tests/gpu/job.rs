@@ -94,11 +94,7 @@ impl Job {
     /// Jobs in which copy engines and hosts move everything. Where nothing runs kernels, ranks share one device, or bytes go
     /// through the hosts.
     fn without_kernels(machine: Machine) -> Vec<Job> {
-        let traps = |ranks, names: &[&str]| {
-            let suffix = if machine == Machine::StandIn { trapped::ALL_ROUTES } else { "" };
-            let names: Vec<String> = names.iter().map(|name| format!("{name}{suffix}")).collect();
-            Self::new(ranks, "traps", &names.iter().map(String::as_str).collect::<Vec<_>>())
-        };
+        let traps = |ranks, names: &[&str]| Self::new(ranks, "traps", names);
         let direct = match machine {
             Machine::Gpus => traps(8, &trapped::NAMES),
             Machine::StandIn => traps(8, &trapped::NAMES).with(("STAND_IN_DEVICES", "1")),

@@ -17,9 +17,6 @@ use std::sync::Arc;
 /// Ways to choose memory; what a job is told.
 pub(crate) const NAMES: [&str; 3] = ["on-gpus", "host-to-gpus", "any-memory"];
 
-/// Behind a name: on all routes.
-pub(crate) const ALL_ROUTES: &str = "/all-routes";
-
 const ROUTES: [(RouteKind, Injection); 3] = [
     (RouteKind::Hierarchical, Injection::Striped),
     (RouteKind::Flat, Injection::Single),
@@ -98,21 +95,18 @@ fn pairs() -> Vec<Trap> {
     ]
 }
 
-/// Springs every trap on one route, in turn, or on all.
-fn spring_all(world: &Communicator, case: &str) -> Result<Outcome, Box<dyn Error>> {
-    let (name, all_routes) = case.strip_suffix(ALL_ROUTES).map_or((case, false), |name| (name, true));
+fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
     let (mut sprung, mut staged) = (0, 0);
     // Kept open: its context would be made anew for every buffer otherwise.
     let device = Device::open(world.rank().0 % Device::count()?)?;
     let list = if name == "pairs" { pairs() } else { traps() };
-    for (number, trap) in list.into_iter().enumerate() {
-        let routes = if all_routes { 0..ROUTES.len() } else { number % ROUTES.len()..number % ROUTES.len() + 1 };
-        for &route in &ROUTES[routes] {
+    for trap in list {
+        for route in ROUTES {
             staged += u32::from(spring(world, &device, name, &trap, route)?);
             sprung += 1;
         }
     }
-    let outcome = Outcome::passed(case, world.size() as u32);
+    let outcome = Outcome::passed(name, world.size() as u32);
     Ok(outcome.with("transfers", f64::from(sprung)).with("through hosts", f64::from(staged)))
 }
 
