@@ -41,6 +41,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("rank") => run_rank(&arguments[1..]),
+        // A runner of tests asks what there is: these need a machine, and have a step of their own.
+        _ if arguments.iter().any(|argument| argument == "--list") => ExitCode::SUCCESS,
         _ => run_all(&arguments),
     }
 }
