@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(at(1 << 30).algorithm, Algorithm::TwoShot);
         assert!(at(8192).to_string().contains("one-shot-push"));
         let few = Situation { most_blocks: 2, bytes: 64 << 10, ..SITUATION };
-        assert_eq!(choose(&few, Some(&table), None).unwrap().blocks, 2);
+        assert_eq!(choose(&few, Some(&table), None).unwrap().blocks, 2 * (512 / 64));
     }
 
     #[test]
