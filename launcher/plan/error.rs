@@ -38,6 +38,8 @@ pub(super) enum PlanCommandError {
         "{sources} source and {destinations} destination ranks; all links are planned of at most {most} ranks in all"
     )]
     TooManyRanks { sources: u32, destinations: u32, most: u32 },
+    #[error("case {name:?} has {ranks} ranks; all links are planned of at most {most} ranks")]
+    CaseRanks { name: String, ranks: u64, most: u32 },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]

@@ -142,6 +142,9 @@ fn coordinates(spec: &ParallelSpec) -> Vec<String> {
 
 /// A case has its own domains, or its sides have one each; every rank has a GPU and cards as the cluster's first.
 fn case_job(case: Case, cluster: &Synthetic) -> Result<Job, PlanCommandError> {
+    if case.ranks as u64 > u64::from(MOST_RANKS) {
+        return Err(PlanCommandError::CaseRanks { name: case.name, ranks: case.ranks as u64, most: MOST_RANKS });
+    }
     let sources: BTreeSet<Rank> = case.manifest.side_ranks(|tensor| &tensor.source).into_iter().collect();
     let two_sides = || (0..case.ranks as u32).map(|rank| u32::from(!sources.contains(&Rank(rank)))).collect();
     let domains: Vec<u32> = case.domains.clone().unwrap_or_else(two_sides);

@@ -167,10 +167,10 @@ impl Table {
                 return Err(wrong(format!("row {number} is for {:?}, which is no collective", row.kind)));
             }
             row.algorithm.parse::<Algorithm>().map_err(|error| wrong(format!("row {number}: {error}")))?;
-            if row.blocks == 0 || row.threads == 0 || row.threads % 32 != 0 || row.threads > 1024 {
+            if row.blocks == 0 || row.threads == 0 || !row.threads.is_multiple_of(32) || row.threads > 512 {
                 let (blocks, threads) = (row.blocks, row.threads);
                 return Err(wrong(format!(
-                    "row {number} has {blocks} blocks of {threads} threads; allowed are 1 or more blocks of 32 to 1024 \
+                    "row {number} has {blocks} blocks of {threads} threads; allowed are 1 or more blocks of 32 to 512 \
                      threads in steps of 32"
                 )));
             }

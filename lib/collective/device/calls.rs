@@ -157,6 +157,8 @@ impl Channel {
         let places = Places { registered, ..places };
         let planned = self.plan(call, captured, &places)?;
         if planned.choice.algorithm == Algorithm::HostOrdered {
+            // What hosts order is read from staging.
+            let places = Places { registered: None, ..places };
             // SAFETY: the caller's promise.
             return unsafe { self.run_ordered(stream, call, &planned, &places) };
         }

@@ -34,6 +34,8 @@ pub struct Channel {
     pub(super) known: HashMap<Shape, Planned>,
     /// Stream of the first call.
     pub(super) stream: Option<usize>,
+    /// Calls that hosts have ordered.
+    pub(super) ordered: u64,
     /// For what the channel does itself.
     pub(super) own_stream: Stream,
     _shared: Option<SharedBuffer>,
@@ -144,6 +146,7 @@ impl Channel {
             registered: Vec::new(),
             known: HashMap::new(),
             stream: None,
+            ordered: 0,
             own_stream: own.stream,
             _shared: None,
         })
@@ -209,6 +212,9 @@ impl Channel {
     /// were captured stay good.
     pub fn reform(&mut self, deadline: Deadline) -> Result<(), CollectiveError> {
         let Some(group) = self.group.clone() else {
+            if self.ranks > 1 {
+                return Err(CollectiveError::Together { given: 1, ranks: self.ranks });
+            }
             return Self::reform_all(std::slice::from_mut(self), deadline);
         };
         group.barrier(deadline)?;

@@ -159,6 +159,17 @@ pub enum CollectiveError {
         /// What is in the way.
         why: String,
     },
+    /// Some of the channels of a process alone.
+    #[error(
+        "{given} of the {ranks} channels of this process were given; they are registered by register_all and formed anew by \
+         reform_all, with all of them, and a buffer for each"
+    )]
+    Together {
+        /// Channels given, or buffers if those are fewer.
+        given: usize,
+        /// Channels that there are.
+        ranks: u32,
+    },
     /// A call that these ranks have no way for.
     #[error("{kind} cannot run on this channel: {why}")]
     NotHere {

@@ -1,13 +1,17 @@
 //! Calls where no kernel may wait for another: processes that share a GPU, GPUs that do not reach each other well. In: a
-//! call. Out: the same as elsewhere, later. Guarantee: each part of the call is copied to staging, all hosts meet, a kernel
+//! call. Out: the same as elsewhere, later. Guarantee: ranks that make different calls all get an error
+//! that names both; each part of the call is copied to staging, all hosts meet, a kernel
 //! reads what all have staged; staging is written again when all have met once more.
 
 use super::calls::Places;
 use super::channel::Planned;
+use super::verdict::mismatch;
 use super::{Channel, CollectiveError};
-use crate::base::Deadline;
-use crate::collective::call::{Call, Kind};
+use crate::base::{Deadline, Rank};
+use crate::collective::call::{Call, Kind, difference};
+use crate::execute::{Group, gather};
 use crate::memory::device::Stream;
+use crate::memory::device::collective::params::Header;
 
 impl Channel {
     /// Runs the call to its end: the host waits for the stream.
@@ -26,6 +30,7 @@ impl Channel {
             let (kind, why) = (call.kind, "ranks of one process cannot meet on their hosts");
             return Err(CollectiveError::NotHere { kind, why });
         };
+        self.agree(&group, call, planned, places, deadline)?;
         let mut first = 0;
         loop {
             let count = (call.count - first).min(planned.steps.elements);
@@ -43,6 +48,28 @@ impl Channel {
                 return Ok(());
             }
         }
+    }
+
+    /// All ranks must make the same call.
+    fn agree(
+        &mut self,
+        group: &Group,
+        call: &Call,
+        planned: &Planned,
+        places: &Places,
+        deadline: Deadline,
+    ) -> Result<(), CollectiveError> {
+        self.ordered += 1;
+        let mine = self.parameters(call, planned, places, (0, call.count)).header;
+        let words = (mine.what, mine.bytes, mine.shape, mine.detail);
+        let all: Vec<(u32, u64, u32, u32)> = gather(group, &words, deadline)?;
+        for (peer, (what, bytes, shape, detail)) in all.into_iter().enumerate() {
+            let theirs = Header { what, bytes, shape, detail, ..mine };
+            if let Some(found) = difference(&mine, &theirs) {
+                return Err(mismatch(self.ordered, (self.rank, &mine), (Rank(peer as u32), &theirs), found));
+            }
+        }
+        Ok(())
     }
 
     /// Copies this rank's part to staging, as `stage` of staging.cuh lays it out.

@@ -88,6 +88,11 @@ impl Channel {
 
     /// As [`register`](Self::register), for the channels of [`all`](Self::all) and the buffer of each.
     pub fn register_all(channels: &mut [Self], buffers: &[Buffer], deadline: Deadline) -> Result<(), CollectiveError> {
+        let ranks = channels.first().map_or(0, |channel| channel.ranks);
+        let given = channels.len().min(buffers.len());
+        if given != ranks as usize {
+            return Err(CollectiveError::Together { given, ranks });
+        }
         let devices: Vec<Device> = channels.iter().map(|channel| channel.device().clone()).collect();
         for (channel, buffer) in channels.iter_mut().zip(buffers) {
             let device = channel.device().clone();

@@ -12,8 +12,7 @@ pub(super) fn error_of(verdict: &CollectiveVerdict, rank: Rank, limit: Duration)
     let differs = if verdict.theirs.sequence() == sequence { difference(&verdict.mine, &verdict.theirs) } else { None };
     match (verdict.reason, differs) {
         (reason::MISMATCH | reason::POISON, Some((field, my_value, their_value))) if peer != rank => {
-            let theirs = described(&verdict.theirs);
-            CollectiveError::Mismatch { sequence, rank, mine, peer, theirs, field, my_value, their_value }
+            mismatch(sequence, (rank, &verdict.mine), (peer, &verdict.theirs), (field, my_value, their_value))
         }
         (reason::ABORT, _) => CollectiveError::Aborted { rank, sequence, mine },
         (reason::POISON, _) => {
@@ -30,6 +29,17 @@ pub(super) fn error_of(verdict: &CollectiveVerdict, rank: Rank, limit: Duration)
             seconds: limit.as_secs_f64(),
         },
     }
+}
+
+/// Two ranks make different calls.
+pub(super) fn mismatch(
+    sequence: u64,
+    (rank, mine): (Rank, &Header),
+    (peer, theirs): (Rank, &Header),
+    (field, my_value, their_value): (&'static str, String, String),
+) -> CollectiveError {
+    let (mine, theirs) = (described(mine), described(theirs));
+    CollectiveError::Mismatch { sequence, rank, mine, peer, theirs, field, my_value, their_value }
 }
 
 fn described(header: &Header) -> String {
