@@ -27,8 +27,6 @@ pub enum Connection {
 pub struct Situation {
     /// What is called.
     pub kind: Kind,
-    /// Number of ranks.
-    pub ranks: u32,
     /// Bytes in all, as [`Call::total_bytes`](super::Call::total_bytes) counts them.
     pub bytes: u64,
     /// What the caller asks for.
@@ -109,7 +107,7 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
     }
     Ok(Choice {
         algorithm,
-        blocks: row.blocks.min(resident(situation, row.threads)).max(1),
+        blocks: row.blocks.min(resident_blocks(situation.most_blocks, row.threads)).max(1),
         threads: row.threads,
         predicted: row.microseconds.filter(|_| row.up_to == situation.bytes),
         reason: format!("best up to {} bytes ({})", row.up_to, table.origin),
@@ -132,8 +130,8 @@ fn first_possible(situation: &Situation, why: &str) -> Choice {
 }
 
 /// Blocks of `threads` threads that are resident where `most_blocks` of 512 are.
-fn resident(situation: &Situation, threads: u16) -> u16 {
-    situation.most_blocks.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16)
+pub fn resident_blocks(most_blocks: u16, threads: u16) -> u16 {
+    most_blocks.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16)
 }
 
 fn plain(situation: &Situation, algorithm: Algorithm, reason: String) -> Choice {
@@ -181,7 +179,6 @@ mod tests {
 
     const SITUATION: Situation = Situation {
         kind: Kind::AllReduce,
-        ranks: 2,
         bytes: 8192,
         determinism: Determinism::RankIdentical,
         captured: true,
@@ -226,7 +223,7 @@ mod tests {
                 for connection in connections {
                     for ranks in [1, 2, 3, 8, 72] {
                         let situation =
-                            Situation { kind, bytes, determinism, connection, ranks, captured: false, ..SITUATION };
+                            Situation { kind, bytes, determinism, connection, captured: false, ..SITUATION };
                         let table = Table::built_in("sm_100", ranks);
                         let choice = choose(&situation, table.as_ref(), None).unwrap();
                         let obstacle = obstacle(&situation, choice.algorithm);

@@ -137,24 +137,28 @@ fn context(group: u64, number: u64) -> u64 {
 }
 
 /// Tells everybody whether this rank could do its part; an error on any rank is an error on all.
-pub(super) fn commit<T>(group: &Group, mine: Result<T, ExecuteError>, deadline: Deadline) -> Result<T, ExecuteError> {
+pub(crate) fn commit<T, E: Error + From<ExecuteError>>(
+    group: &Group,
+    mine: Result<T, E>,
+    deadline: Deadline,
+) -> Result<T, E> {
     let fault = mine.as_ref().err().map(|error| chain(error));
     let faults: Vec<Option<String>> = gather(group, &fault, deadline)?;
     first_fault(group, faults.iter().map(Option::as_deref), mine)
 }
 
 /// An error of this rank, or of the first rank that states one.
-pub(super) fn first_fault<'a, T>(
+pub(super) fn first_fault<'a, T, E: From<ExecuteError>>(
     group: &Group,
     faults: impl Iterator<Item = Option<&'a str>>,
-    mine: Result<T, ExecuteError>,
-) -> Result<T, ExecuteError> {
+    mine: Result<T, E>,
+) -> Result<T, E> {
     let value = mine?;
     match faults.enumerate().find_map(|(rank, fault)| fault.map(|message| (rank, message))) {
         Some((rank, message)) => {
             let rank = Rank(rank as u32);
             let host = group.topology.host(rank).to_string();
-            Err(ExecuteError::OtherRank { rank, host, message: message.to_string() })
+            Err(ExecuteError::OtherRank { rank, host, message: message.to_string() }.into())
         }
         None => Ok(value),
     }

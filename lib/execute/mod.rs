@@ -38,10 +38,11 @@ mod sums;
 mod tensors;
 mod turns;
 
-pub(crate) use agree::{chain, gather};
+pub(crate) use agree::{commit, gather};
 pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;
+pub(crate) use gpu::broken_link;
 pub use gpu::{LinkFacts, LinkVerdict, test_links};
 pub use group::{Group, LinkNumbers, Mapped, Peering};
 pub use program::{ProgramSummary, program_summary};

@@ -39,7 +39,7 @@ impl Channel {
     ) -> Result<(), CollectiveError> {
         let call = Call { kind: Kind::AllReduce, count, dtype, operation, root: 0 };
         // SAFETY: the caller's promise.
-        unsafe { self.run(stream, &call, input, output) }
+        unsafe { self.call(stream, &call, input, output) }
     }
 
     /// Every rank's `output` becomes all inputs in the order of ranks: `count` elements of each (`MPI_Allgather`,
@@ -56,7 +56,7 @@ impl Channel {
     ) -> Result<(), CollectiveError> {
         let call = Call { kind: Kind::AllGather, count, dtype, operation: ReduceOperation::Sum, root: 0 };
         // SAFETY: the caller's promise.
-        unsafe { self.run(stream, &call, input, output) }
+        unsafe { self.call(stream, &call, input, output) }
     }
 
     /// Rank r's `output` becomes part r of the reduction: `count` elements of an input of `count` times the number of ranks
@@ -74,7 +74,7 @@ impl Channel {
     ) -> Result<(), CollectiveError> {
         let call = Call { kind: Kind::ReduceScatter, count, dtype, operation, root: 0 };
         // SAFETY: the caller's promise.
-        unsafe { self.run(stream, &call, input, output) }
+        unsafe { self.call(stream, &call, input, output) }
     }
 
     /// Every rank's `output` becomes the input of rank `root`: `count` elements (`MPI_Bcast`, `ncclBroadcast`). Input and
@@ -90,12 +90,9 @@ impl Channel {
         (count, dtype): (u64, Dtype),
         root: u32,
     ) -> Result<(), CollectiveError> {
-        if root >= self.ranks {
-            return Err(CollectiveError::NoRoot { root, ranks: self.ranks });
-        }
         let call = Call { kind: Kind::Broadcast, count, dtype, operation: ReduceOperation::Sum, root };
         // SAFETY: the caller's promise.
-        unsafe { self.run(stream, &call, input, output) }
+        unsafe { self.call(stream, &call, input, output) }
     }
 
     /// How a call of these sizes would run, and why; `captured` in a graph, `registered` on registered buffers.
@@ -103,7 +100,6 @@ impl Channel {
         let bytes = self.bytes_of(call)?;
         let situation = Situation {
             kind: call.kind,
-            ranks: self.ranks,
             bytes,
             determinism: self.settled.determinism,
             captured,
@@ -134,15 +130,26 @@ impl Channel {
         })
     }
 
+    /// Any call but the fused one, which has more operands ([`all_reduce_norm`](Self::all_reduce_norm)).
+    ///
     /// # Safety
     /// As [`all_reduce`](Self::all_reduce).
-    unsafe fn run(
+    pub unsafe fn call(
         &mut self,
         stream: &Stream,
         call: &Call,
         input: Operand<'_>,
         output: Operand<'_>,
     ) -> Result<(), CollectiveError> {
+        if call.kind == Kind::AllReduceNorm {
+            return Err(CollectiveError::NotHere {
+                kind: call.kind,
+                why: "it has more operands; call all_reduce_norm",
+            });
+        }
+        if call.kind == Kind::Broadcast && call.root >= self.ranks {
+            return Err(CollectiveError::NoRoot { root: call.root, ranks: self.ranks });
+        }
         if call.kind.reduces() {
             element(call.dtype)?;
         }
@@ -156,7 +163,7 @@ impl Channel {
         let registered = self.registered_operands(call, &places, (needed, made));
         let places = Places { registered, ..places };
         let planned = self.plan(call, captured, &places)?;
-        if planned.choice.algorithm == Algorithm::HostOrdered {
+        if planned.launch.algorithm == Algorithm::HostOrdered {
             // What hosts order is read from staging.
             let places = Places { registered: None, ..places };
             // SAFETY: the caller's promise.
@@ -202,22 +209,24 @@ impl Channel {
     pub(super) fn plan(&mut self, call: &Call, captured: bool, places: &Places) -> Result<Planned, CollectiveError> {
         let (registered, in_place) = (places.registered.is_some(), places.input == places.output);
         let shape = Shape { call: *call, captured, registered, in_place };
-        if let Some(planned) = self.known.get(&shape) {
-            return Ok(planned.clone());
+        if let Some(&planned) = self.known.get(&shape) {
+            return Ok(planned);
         }
         let choice = self.explain(call, captured, registered)?;
         log::debug!("rank {}: {call}: {choice}", self.rank);
+        let Choice { algorithm, blocks, threads, .. } = choice;
         let ground = Ground {
             layout: self.settled.layout,
             ranks: self.ranks,
-            threads: u64::from(choice.blocks) * u64::from(choice.threads),
+            threads: u64::from(blocks) * u64::from(threads),
             registered,
             in_place,
             early: self.placed.alone,
         };
         let element = element(call.dtype).unwrap_or(Element::U8);
-        let planned = Planned { steps: steps(call, element, choice.algorithm, &ground), choice };
-        self.known.insert(shape, planned.clone());
+        let launch = Launch { algorithm, blocks, threads, registered };
+        let planned = Planned { launch, steps: steps(call, element, algorithm, &ground) };
+        self.known.insert(shape, planned);
         Ok(planned)
     }
 
@@ -258,15 +267,12 @@ impl Channel {
         let element = element(call.dtype).unwrap_or(Element::U8);
         let Some(kernels) = self.kernels.get(&element) else { return Ok(()) };
         let parameters = self.parameters(call, planned, places, (first, count));
-        let grid = self.grid(&planned.choice, parameters.bytes);
-        // SAFETY: the caller's promise; the channel's memory lives as long as it; one block for each multiprocessor at
-        // most, shared among the ranks of a device, is resident.
+        let Launch { blocks, threads, .. } = planned.launch;
+        let grid = Grid { blocks: blocks.into(), threads: threads.into() };
+        // SAFETY: the caller's promise; the channel's memory lives as long as it; no more blocks were chosen than are
+        // resident beside those of other ranks of the device.
         unsafe { kernels.launch(stream, kernel, &parameters, grid)? };
         Ok(())
-    }
-
-    fn grid(&self, choice: &Choice, _bytes: u64) -> Grid {
-        Grid { blocks: u32::from(choice.blocks), threads: u32::from(choice.threads) }
     }
 
     /// What a kernel gets to know of elements `first..first + count` of each rank's part.
@@ -277,14 +283,9 @@ impl Channel {
         places: &Places,
         (first, count): (u64, u64),
     ) -> Parameters {
-        let (choice, width) = (&planned.choice, call.dtype.bytes());
+        let width = call.dtype.bytes();
         let (skipped, part) = (first * width, Call { count, ..*call });
-        let launch = Launch {
-            algorithm: choice.algorithm,
-            blocks: choice.blocks,
-            threads: choice.threads,
-            registered: places.registered.is_some(),
-        };
+        let launch = Launch { registered: places.registered.is_some(), ..planned.launch };
         let row = |number: usize| places.registered.map(|found| found[number]);
         let address = |number| row(number).map_or(0, |(index, _)| self.registered[index].row);
         let offset = |number| row(number).map_or(0, |(_, offset)| offset + skipped);

@@ -2,15 +2,15 @@
 //! Guarantee: made collectively; kernels of all types are loaded before the first call, since loading may wait for kernels
 //! that run; the number of a call is counted on the device, so that captured calls and others may alternate.
 
-use super::members::{Member, Placed, commit, expect_equal, expect_near, placed, reach};
+use super::members::{Member, Placed, expect_equal, expect_near, placed, reach};
 use super::options::Settled;
 use super::register::{Registered, Rows};
 use super::verdict::error_of;
 use super::{ChannelOptions, CollectiveError};
 use crate::base::{Deadline, Rank};
 use crate::collective::steps::Steps;
-use crate::collective::{Algorithm, Call, Choice, Connection, Table};
-use crate::execute::{Group, LinkVerdict, gather, test_links};
+use crate::collective::{Algorithm, Call, Connection, Launch, Table};
+use crate::execute::{Group, broken_link, commit, gather};
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
 use crate::memory::device::{Device, DeviceMemory, DeviceSpan, PeerMemory, SharedBuffer, SharedHandle, Stream, share};
@@ -50,10 +50,10 @@ pub(super) struct Shape {
     pub(super) in_place: bool,
 }
 
-/// How a call runs.
-#[derive(Debug, Clone)]
+/// How a call runs; copied for every call, so that none allocates.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Planned {
-    pub(super) choice: Choice,
+    pub(super) launch: Launch,
     pub(super) steps: Steps,
 }
 
@@ -142,7 +142,7 @@ impl Channel {
             placed,
             end,
             kernels: own.kernels,
-            rows: Rows::new(&own.device, ranks)?,
+            rows: Rows::new(&own.device, ranks),
             registered: Vec::new(),
             known: HashMap::new(),
             stream: None,
@@ -267,13 +267,11 @@ fn architecture((major, minor): (u32, u32)) -> String {
 
 /// Whether data may be sent over all links: the driver's word is not trusted.
 fn links_are_good(group: &Group, device: &Device, deadline: Deadline) -> Result<bool, CollectiveError> {
-    let links = test_links(group, device.ordinal(), false, deadline)?;
-    let bad = links.iter().find(|link| !matches!(link.verdict, LinkVerdict::Good { .. }));
-    if let Some(link) = bad.filter(|_| group.rank.0 == 0) {
-        let (from, to) = (link.from, link.to);
-        log::warn!("the link from rank {from} to rank {to} failed its test; collectives are ordered by hosts");
+    let broken = broken_link(group, Some(device), deadline)?;
+    if let Some(why) = broken.as_ref().filter(|_| group.rank.0 == 0) {
+        log::warn!("{why}; collectives are ordered by hosts");
     }
-    Ok(bad.is_none())
+    Ok(broken.is_none())
 }
 
 /// Every rank's memory as this device sees it.

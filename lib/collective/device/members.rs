@@ -4,7 +4,7 @@
 use super::CollectiveError;
 use crate::base::{Deadline, Rank};
 use crate::collective::Connection;
-use crate::execute::{ExecuteError, Group, chain, gather};
+use crate::execute::{ExecuteError, Group, gather};
 use crate::memory::device::Device;
 use crate::memory::device::collective::params::MAX_RANKS;
 use serde::{Deserialize, Serialize};
@@ -90,24 +90,6 @@ pub(super) fn expect_near(group: &Group) -> Result<(), CollectiveError> {
             group.topology.host(rank)
         ))),
         None => Ok(()),
-    }
-}
-
-/// Everybody's part, or the first error of any.
-pub(super) fn commit<T>(
-    group: &Group,
-    mine: Result<T, CollectiveError>,
-    deadline: Deadline,
-) -> Result<T, CollectiveError> {
-    let fault = mine.as_ref().err().map(|error| chain(error));
-    let faults: Vec<Option<String>> = gather(group, &fault, deadline)?;
-    let value = mine?;
-    match faults.into_iter().enumerate().find_map(|(rank, fault)| Some((Rank(rank as u32), fault?))) {
-        Some((rank, message)) => {
-            let host = group.topology.host(rank).to_string();
-            Err(ExecuteError::OtherRank { rank, host, message }.into())
-        }
-        None => Ok(value),
     }
 }
 

@@ -106,7 +106,7 @@ impl Channel {
         let scale = operands.scale.map(|scale| address(scale, "scale", 4, 0, 4)).transpose()?;
         let places = Places { input, output, registered: None };
         let planned = self.plan(&call, captured, &places)?;
-        if planned.choice.algorithm != Algorithm::OneShotPush {
+        if planned.launch.algorithm != Algorithm::OneShotPush {
             let why = "it is made for GPUs that reach each other, one process on each";
             return Err(CollectiveError::NotHere { kind: call.kind, why });
         }

@@ -1,10 +1,9 @@
 //! Buffers that peers reach. In: a buffer of each rank. Out: rows of addresses in device memory. Guarantee: collective, in
 //! the same order on all ranks; peers' memory stays mapped until the channel is dropped.
 
-use super::members::commit;
 use super::{Channel, CollectiveError};
 use crate::base::{Deadline, Rank};
-use crate::execute::gather;
+use crate::execute::{commit, gather};
 use crate::memory::Buffer;
 use crate::memory::device::{Device, DeviceMemory, PeerMemory, Pinned, SharedBuffer, SharedHandle, Stream, share};
 use std::sync::Arc;
@@ -37,8 +36,8 @@ pub(super) struct Registered {
 }
 
 impl Rows {
-    pub(super) fn new(device: &Device, ranks: usize) -> Result<Self, CollectiveError> {
-        Ok(Self { device: device.clone(), ranks: ranks as u64, memory: Vec::new(), used: ROOM })
+    pub(super) fn new(device: &Device, ranks: usize) -> Self {
+        Self { device: device.clone(), ranks: ranks as u64, memory: Vec::new(), used: ROOM }
     }
 
     /// A new row with these addresses.

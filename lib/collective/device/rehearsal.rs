@@ -75,19 +75,9 @@ impl Rehearsal {
     pub fn call(&mut self, call: &Call, input: u64, output: u64) -> Result<(), CollectiveError> {
         let Self { channel, stream, operands: buffer, .. } = self;
         let (input, output) = (Operand { buffer, offset: input }, Operand { buffer, offset: output });
-        let elements = (call.count, call.dtype);
         // SAFETY: the operands lie in memory that this object keeps until it is dropped; the driver unmaps it behind work
         // that uses it, and peers keep their own mapping of it; who gives operands that overlap gets wrong bytes in them.
-        unsafe {
-            match call.kind {
-                Kind::AllGather => channel.all_gather(stream, input, output, elements),
-                Kind::ReduceScatter => channel.reduce_scatter(stream, input, output, elements, call.operation),
-                Kind::Broadcast => channel.broadcast(stream, input, output, elements, call.root),
-                Kind::AllReduce | Kind::AllReduceNorm => {
-                    channel.all_reduce(stream, input, output, elements, call.operation)
-                }
-            }
-        }
+        unsafe { channel.call(stream, call, input, output) }
     }
 
     /// Puts a fused call on the stream.

@@ -61,17 +61,40 @@ pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -
     test(group, Some(&device), Test { fresh, measured: true }, deadline)
 }
 
+/// Why data may not be sent between the GPUs of the group: the first link that fails the test of ordered writes, whose
+/// result is kept. Nothing is measured; a rank without a device only listens.
+pub(crate) fn broken_link(
+    group: &Group,
+    device: Option<&Device>,
+    deadline: Deadline,
+) -> Result<Option<String>, ExecuteError> {
+    Ok(broken(&test(group, device, Test { fresh: false, measured: false }, deadline)?))
+}
+
+/// The first link that did not pass.
+fn broken(facts: &[LinkFacts]) -> Option<String> {
+    facts.iter().find_map(|LinkFacts { from, to, verdict }| match verdict {
+        LinkVerdict::Good { .. } => None,
+        LinkVerdict::Broken { wrong } => {
+            Some(format!("the link from the GPU of rank {from} to that of rank {to} is broken: {wrong} wrong words"))
+        }
+        LinkVerdict::Failed { why } => {
+            Some(format!("the link from the GPU of rank {from} to that of rank {to} cannot be tested: {why}"))
+        }
+    })
+}
+
 /// What a test is about.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Test {
+struct Test {
     /// Whether kept results are not used.
-    pub(super) fresh: bool,
+    fresh: bool,
     /// Whether the rate is measured, which takes memory for it.
-    pub(super) measured: bool,
+    measured: bool,
 }
 
 /// Tests all pairs; a rank without a device only listens.
-pub(super) fn test(
+fn test(
     group: &Group,
     device: Option<&Device>,
     test: Test,
@@ -210,4 +233,21 @@ fn open_peers(
         peers.insert(peer, DeviceSpan::of_peer(&memory));
     }
     Ok((peers, Some(buffer)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bad_link_is_enough() {
+        let link = |from, to, verdict| LinkFacts { from: Rank(from), to: Rank(to), verdict };
+        let good = link(0, 1, LinkVerdict::Good { rate: None });
+        assert_eq!(broken(&[]), None);
+        assert_eq!(broken(std::slice::from_ref(&good)), None);
+        let why = broken(&[good.clone(), link(1, 0, LinkVerdict::Broken { wrong: 3 })]).unwrap();
+        assert!(why.contains("rank 1 to that of rank 0") && why.contains("3 wrong"), "{why}");
+        let why = broken(&[link(2, 0, LinkVerdict::Failed { why: "no memory".into() }), good]).unwrap();
+        assert!(why.contains("no memory"), "{why}");
+    }
 }

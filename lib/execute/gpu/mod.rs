@@ -13,6 +13,7 @@ mod links;
 mod place;
 mod transfer;
 
+pub(crate) use links::broken_link;
 pub use links::{LinkFacts, LinkVerdict, test_links};
 pub(super) use place::{Way, find_way, inspect_tensors, unmapped_destination};
 pub(super) use transfer::DeviceTransfer;

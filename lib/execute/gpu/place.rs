@@ -6,7 +6,7 @@
 use super::super::agree::{Agreement, commit, gather};
 use super::super::tensors::{LocalTensors, MemoryOf};
 use super::super::{ExecuteError, Group, Mapped, Side};
-use super::links::{LinkFacts, LinkVerdict, Test, test};
+use super::links::broken_link;
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::{Device, Kernels, inspect};
 use crate::plan::Manifest;
@@ -116,11 +116,10 @@ pub(crate) fn find_way(
     }
     let kernels = device.as_ref().map(Kernels::load).transpose().map_err(ExecuteError::from);
     let kernels = commit(group, kernels, deadline)?;
-    if access == PeerAccess::Tested {
-        let facts = test(group, device.as_ref(), Test { fresh: false, measured: false }, deadline)?;
-        if let Some(why) = broken(&facts) {
-            return Ok(Way::Staged(why));
-        }
+    if access == PeerAccess::Tested
+        && let Some(why) = broken_link(group, device.as_ref(), deadline)?
+    {
+        return Ok(Way::Staged(why));
     }
     // Ranks without tensors are in no flow; their number does not matter.
     let domains: Vec<u32> =
@@ -184,36 +183,11 @@ fn peer_access(group: &Group, deadline: Deadline) -> Result<PeerAccess, ExecuteE
     Ok(all.into_iter().min().unwrap_or_default())
 }
 
-/// The first link that did not pass.
-fn broken(facts: &[LinkFacts]) -> Option<String> {
-    facts.iter().find_map(|LinkFacts { from, to, verdict }| match verdict {
-        LinkVerdict::Good { .. } => None,
-        LinkVerdict::Broken { wrong } => {
-            Some(format!("the link from the GPU of rank {from} to that of rank {to} is broken: {wrong} wrong words"))
-        }
-        LinkVerdict::Failed { why } => {
-            Some(format!("the link from the GPU of rank {from} to that of rank {to} cannot be tested: {why}"))
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::layout::{Dtype, Layout, Mesh, Placement, Reduction};
     use crate::plan::Transform;
-
-    #[test]
-    fn one_bad_link_is_enough() {
-        let link = |from, to, verdict| LinkFacts { from: Rank(from), to: Rank(to), verdict };
-        let good = link(0, 1, LinkVerdict::Good { rate: None });
-        assert_eq!(broken(&[]), None);
-        assert_eq!(broken(std::slice::from_ref(&good)), None);
-        let why = broken(&[good.clone(), link(1, 0, LinkVerdict::Broken { wrong: 3 })]).unwrap();
-        assert!(why.contains("rank 1 to that of rank 0") && why.contains("3 wrong"), "{why}");
-        let why = broken(&[link(2, 0, LinkVerdict::Failed { why: "no memory".into() }), good]).unwrap();
-        assert!(why.contains("no memory"), "{why}");
-    }
 
     #[test]
     fn elements_that_change_are_refused() {

@@ -2,7 +2,6 @@
 //! trial says and lives until the stream was waited for.
 
 use super::trial::Trial;
-use crossmesh::collective::Kind;
 use crossmesh::collective::device::CollectiveError;
 use crossmesh::comm::{Buffer, Channel, Operand, Stream};
 
@@ -15,16 +14,8 @@ pub(crate) fn call(
 ) -> Result<(), CollectiveError> {
     let (input, output) = trial.offsets(channel.rank().0, channel.size());
     let (input, output) = (Operand { buffer, offset: input }, Operand { buffer, offset: output });
-    let elements = (trial.count, trial.dtype);
     // SAFETY: callers wait for the stream before they drop or reuse the buffer.
-    unsafe {
-        match trial.kind {
-            Kind::AllGather => channel.all_gather(stream, input, output, elements),
-            Kind::ReduceScatter => channel.reduce_scatter(stream, input, output, elements, trial.operation),
-            Kind::Broadcast => channel.broadcast(stream, input, output, elements, trial.root),
-            _ => channel.all_reduce(stream, input, output, elements, trial.operation),
-        }
-    }
+    unsafe { channel.call(stream, &trial.call(), input, output) }
 }
 
 /// Contents of a buffer before the call: the input where it belongs, noise elsewhere.

@@ -1,7 +1,7 @@
 //! A call with its inputs and what must come of it. In: sizes, a seed. Out: bytes of all ranks. Guarantee: inputs are random
 //! bits, so that a swapped or torn element shows; what must come is computed on the host by the definition.
 
-use crossmesh::collective::{Algorithm, Kind, ReduceOperation, element, reduce};
+use crossmesh::collective::{Algorithm, Call, Kind, ReduceOperation, element, reduce};
 use crossmesh::layout::Dtype;
 
 /// One call.
@@ -54,6 +54,12 @@ impl Trial {
             shift: random.one_of(&[0, 0, 1, 3]),
             seed: random.next(),
         }
+    }
+
+    /// As a channel takes it.
+    pub(crate) fn call(&self) -> Call {
+        let Self { kind, count, dtype, operation, root, .. } = *self;
+        Call { kind, count, dtype, operation, root }
     }
 
     fn width(&self) -> u64 {

@@ -2,7 +2,7 @@
 //! launched. Guarantee: as [`super::super::Kernels`]; a launch that may start early has the attribute of programmatic stream
 //! serialisation where the device knows it, and the kernels wait for what stands before them before they read anything.
 
-use super::params::{Call, Element, MAX_BLOCKS, NormCall, PART_EARLY};
+use super::params::{Call, Element, NormCall, PART_EARLY};
 use crate::memory::device::cache::machine_code;
 use crate::memory::device::error::DeviceError;
 use crate::memory::device::gpu::Device;
@@ -155,22 +155,6 @@ impl CollectiveKernels {
         Ok(Self { device: device.clone(), element, functions, push_pair, norm })
     }
 
-    /// The element type.
-    pub fn element(&self) -> Element {
-        self.element
-    }
-
-    /// Blocks of `threads` threads of `kernel` that the whole device holds at once, at most [`MAX_BLOCKS`]. Ranks that
-    /// share a device share them.
-    pub fn resident(&self, kernel: CollectiveKernel, threads: u32) -> Result<u32, DeviceError> {
-        self.resident_of(self.functions[kernel as usize], threads)
-    }
-
-    /// As [`resident`](Self::resident), for the fused kernel.
-    pub fn norm_resident(&self, threads: u32) -> Result<u32, DeviceError> {
-        self.norm.map_or(Ok(0), |norm| self.resident_of(norm, threads))
-    }
-
     /// Launches `kernel`, after whatever `stream` has.
     ///
     /// # Safety
@@ -202,16 +186,6 @@ impl CollectiveKernels {
         // SAFETY: as above.
         unsafe { self.launch_one(stream, "reduce_norm", norm, argument, grid, call.call.parts)? };
         Ok(true)
-    }
-
-    fn resident_of(&self, function: Function, threads: u32) -> Result<u32, DeviceError> {
-        let _current = self.device.enter()?;
-        let mut blocks = 0;
-        // SAFETY: the pointer is to a live integer; the function is loaded in this context.
-        let result =
-            unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function.0, threads as i32, 0) };
-        self.device.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", result)?;
-        Ok((blocks.max(0) as u32).saturating_mul(self.device.properties().multiprocessors).min(MAX_BLOCKS))
     }
 
     /// # Safety
