@@ -5,7 +5,7 @@ use crate::case::case;
 use crate::memories::enter;
 use crate::moving::{deadline, tensors};
 use crate::results::Outcome;
-use crossmesh::comm::{Buffer, Buffers, Communicator, Device, ReshardOptions, Side, Stream, WorldOptions};
+use crossmesh::comm::{Buffer, Buffers, Communicator, Device, ReshardOptions, Side, Stream};
 use crossmesh::layout::View;
 use cudarc::driver::result::mem_get_info;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -47,18 +47,7 @@ const AFTER: usize = 2;
 /// allocate while one is counted.
 const SERIES: usize = 3;
 
-pub(crate) fn run(names: &[String]) -> Result<(), Box<dyn Error>> {
-    let world = Communicator::world(&WorldOptions::from_environment()?)?;
-    for name in names {
-        let outcome = count(&world, name)?;
-        if world.rank().0 == 0 {
-            outcome.print();
-        }
-    }
-    Ok(world.finalize(deadline())?)
-}
-
-fn count(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
+pub(crate) fn count(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
     let ranks = world.size() as u32;
     let (name, on_stream) = name.split_once('/').map_or((name, false), |(name, _)| (name, true));
     let case = case(name, ranks)?;

@@ -6,9 +6,7 @@ use crate::memories::enter;
 use crate::moving::{deadline, tensors};
 use crate::results::Outcome;
 use crossmesh::base::{Deadline, Rank};
-use crossmesh::comm::{
-    Buffer, Buffers, CommError, Communicator, Device, DeviceMemory, ReshardOptions, Side, WorldOptions,
-};
+use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, Device, DeviceMemory, ReshardOptions, Side};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement, View};
 use crossmesh::memory::device::{KERNELS, Origin, inspect, machine_code};
 use crossmesh::plan::Manifest;
@@ -23,17 +21,6 @@ pub(crate) const NAMES: [&str; 7] =
 
 type Failure = Box<dyn Error>;
 const ROWS: u64 = 1 << 20;
-
-pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
-    let world = Communicator::world(&WorldOptions::from_environment()?)?;
-    for name in names {
-        let outcome = run_case(&world, name)?;
-        if world.rank().0 == 0 {
-            outcome.print();
-        }
-    }
-    Ok(world.finalize(deadline())?)
-}
 
 fn manifest(tensors: usize) -> Result<Arc<Manifest>, Failure> {
     let side = |rank| -> Result<Arc<Layout>, Failure> {
@@ -66,7 +53,7 @@ fn good(device: &Device) -> Result<Buffer, Failure> {
 }
 
 /// Words that the error on rank 0 must have when its buffer is bad, and on rank 1, which is told.
-fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
+pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     let (rank, ranks) = (world.rank().0, world.size() as u32);
     if name == "killed" {
         return killed(world);

@@ -10,6 +10,7 @@
 
 mod access;
 mod case;
+mod cases;
 mod collective;
 mod counted;
 #[path = "../reshard/elements.rs"]
@@ -51,15 +52,15 @@ fn main() -> ExitCode {
 fn run_rank(arguments: &[String]) -> ExitCode {
     let (job, names) = (arguments[0].as_str(), &arguments[1..]);
     let done = match job {
-        "move" => moving::run(names),
-        "ways" => ways::run(names),
-        "mixed" => mixed::run(names),
-        "traps" => trapped::run(names),
-        "count" => counted::run(names),
+        "move" => cases::run(names, moving::run_case),
+        "ways" => cases::run(names, ways::run_case),
+        "mixed" => cases::run(names, mixed::run_case),
+        "traps" => cases::run(names, trapped::spring_all),
+        "count" => cases::run(names, counted::count),
         "collective" => collective::apart::run(names),
         "here" => collective::here::run(names),
         "links" => links::run(),
-        "faults" => faults::run(names),
+        "faults" => cases::run(names, faults::run_case),
         other => panic!("no job {other}"),
     };
     if let Err(error) = done {

@@ -6,7 +6,7 @@ use crate::memories::Kind;
 use crate::moving::{deadline, slowest};
 use crate::results::Outcome;
 use crossmesh::base::Rank;
-use crossmesh::comm::{Buffers, Communicator, Device, Reshard, ReshardOptions, Side, Stream, WorldOptions};
+use crossmesh::comm::{Buffers, Communicator, Device, Reshard, ReshardOptions, Side, Stream};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement, View};
 use crossmesh::plan::Manifest;
 use std::error::Error;
@@ -34,22 +34,16 @@ struct Move {
     kinds: [Kind; 2],
 }
 
-pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
-    let world = Communicator::world(&WorldOptions::from_environment()?)?;
-    for name in names {
-        let mut outcome = Outcome::passed(name, world.size() as u32);
-        for contiguous in [true, false] {
-            for rows in ROWS {
-                let rate = move_rows(&world, name, rows, contiguous)?;
-                let figure = if contiguous { "GB/s" } else { "rows of 256 B GB/s" };
-                outcome = if rows == TIMED { outcome.with(figure, rate) } else { outcome };
-            }
-        }
-        if world.rank().0 == 0 {
-            outcome.print();
+pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::passed(name, world.size() as u32);
+    for contiguous in [true, false] {
+        for rows in ROWS {
+            let rate = move_rows(world, name, rows, contiguous)?;
+            let figure = if contiguous { "GB/s" } else { "rows of 256 B GB/s" };
+            outcome = if rows == TIMED { outcome.with(figure, rate) } else { outcome };
         }
     }
-    Ok(world.finalize(deadline())?)
+    Ok(outcome)
 }
 
 fn moves(name: &str) -> Result<Vec<Move>, Failure> {

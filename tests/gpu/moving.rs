@@ -5,9 +5,7 @@
 use crate::case::{Case, case};
 use crate::results::Outcome;
 use crossmesh::base::Deadline;
-use crossmesh::comm::{
-    Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream, WorldOptions,
-};
+use crossmesh::comm::{Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream};
 use crossmesh::layout::content_digest::name_seed;
 use crossmesh::layout::{Layout, View};
 use crossmesh::memory::device::{Capture, Contents, DeviceBox, DeviceSpan, Event};
@@ -28,17 +26,6 @@ type Failure = Box<dyn Error>;
 
 pub(crate) fn deadline() -> Deadline {
     Deadline::seconds(60)
-}
-
-pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
-    let world = Communicator::world(&WorldOptions::from_environment()?)?;
-    for name in names {
-        let outcome = run_case(&world, name)?;
-        if world.rank().0 == 0 {
-            outcome.print();
-        }
-    }
-    Ok(world.finalize(deadline())?)
 }
 
 /// A rank's local tensors of one side, all in one allocation.
@@ -157,7 +144,7 @@ impl Setting<'_> {
     }
 }
 
-fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
+pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     let case = case(name, world.size() as u32)?;
     let device = Device::open(case.devices[world.rank().index()])?;
     let contents = Contents::new(&device)?;

@@ -7,7 +7,7 @@ use crate::planner::layout;
 use crate::results::Outcome;
 use crate::transfer::{Spot, Transfer, row_major};
 use crate::traps::{Place, Trap, apart, rows, traps};
-use crossmesh::comm::{Communicator, Device, ReshardOptions, Side, WorldOptions};
+use crossmesh::comm::{Communicator, Device, ReshardOptions, Side};
 use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Placement, Split, View};
 use crossmesh::plan::Manifest;
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
@@ -22,17 +22,6 @@ const ROUTES: [(RouteKind, Injection); 3] = [
     (RouteKind::Flat, Injection::Single),
     (RouteKind::GatherBroadcast, Injection::Striped),
 ];
-
-pub(crate) fn run(names: &[String]) -> Result<(), Box<dyn Error>> {
-    let world = Communicator::world(&WorldOptions::from_environment()?)?;
-    for name in names {
-        let outcome = spring_all(&world, name)?;
-        if world.rank().0 == 0 {
-            outcome.print();
-        }
-    }
-    Ok(world.finalize(deadline())?)
-}
 
 /// Memory of buffer `number` of a rank; the traps put sources and destinations in different ones, but for a few.
 fn kind(name: &str, rank: u32, number: usize, side: Option<Side>) -> Kind {
@@ -95,7 +84,7 @@ fn pairs() -> Vec<Trap> {
     ]
 }
 
-fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
+pub(crate) fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
     let (mut sprung, mut staged) = (0, 0);
     // Kept open: its context would be made anew for every buffer otherwise.
     let device = Device::open(world.rank().0 % Device::count()?)?;

@@ -7,9 +7,7 @@ use crate::memories::Kind;
 use crate::moving::deadline;
 use crate::results::Outcome;
 use crossmesh::base::Rank;
-use crossmesh::comm::{
-    Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream, WorldOptions,
-};
+use crossmesh::comm::{Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement, View};
 use crossmesh::memory::device::{Capture, DeviceSpan};
 use crossmesh::plan::Manifest;
@@ -24,19 +22,12 @@ pub(crate) const NAMES: [&str; 2] = ["kinds", "ordered"];
 /// Side of the square that is moved, rows to columns.
 const SIDE: u64 = 1031;
 
-pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
-    let world = Communicator::world(&WorldOptions::from_environment()?)?;
-    for name in names {
-        let outcome = match name.as_str() {
-            "kinds" => kinds(&world),
-            "ordered" => ordered(&world),
-            other => Err(format!("no case {other}").into()),
-        }?;
-        if world.rank().0 == 0 {
-            outcome.print();
-        }
+pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
+    match name {
+        "kinds" => kinds(world),
+        "ordered" => ordered(world),
+        other => Err(format!("no case {other}").into()),
     }
-    Ok(world.finalize(deadline())?)
 }
 
 /// A transfer between ranks 0 and 1: rows to columns, everything crosses.
