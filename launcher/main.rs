@@ -11,6 +11,7 @@ mod checkpoint;
 mod doctor;
 mod env_command;
 mod failure;
+mod markup;
 mod plain_file;
 mod plan;
 mod refit;

@@ -6,6 +6,7 @@
 mod binding;
 mod clock;
 mod collective;
+mod drawing;
 mod error;
 mod idle;
 mod output;

@@ -144,6 +144,11 @@ impl RouteReport {
 }
 
 impl Report {
+    /// Whether `route` is the chosen one.
+    pub(super) fn is_chosen(&self, route: &RouteReport) -> bool {
+        self.chosen_route().is_some_and(|chosen| chosen.title() == route.title())
+    }
+
     /// The chosen route; every report has one.
     pub(super) fn chosen_route(&self) -> Option<&RouteReport> {
         self.routes.iter().find(|route| route.name == self.chosen && route.injection == self.chosen_injection)

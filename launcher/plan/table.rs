@@ -139,7 +139,7 @@ fn routes(report: &Report, text: &mut String) {
         "bound", "busiest card", "idlest card", "busiest NVL", "between doms", "flows", "chunks"
     );
     for route in &report.routes {
-        let is_chosen = report.chosen_route().is_some_and(|chosen| chosen.title() == route.title());
+        let is_chosen = report.is_chosen(route);
         let name = format!("{} {}", if is_chosen { '*' } else { ' ' }, route.title());
         let _ = write!(text, "{name:<24}{:>12}", time(route.predicted_seconds));
         if let Some(simulated) = route.simulated {

@@ -2,6 +2,7 @@
 //! Guarantee: no overlapping boxes, whatever the numbers; every text from outside is escaped.
 
 use super::gigabytes;
+use crate::markup::escape;
 use crossmesh::base::DomainId;
 use crossmesh::topology::Cluster;
 use crossmesh::topology::cluster::{Node, Paths, nvlink_rate_of};
@@ -98,6 +99,6 @@ fn rectangle(text: &mut String, (x, y): (usize, usize), (width, height): (usize,
 }
 
 fn label_at(text: &mut String, x: usize, y: usize, anchor: &str, label: &str) {
-    let escaped = label.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let escaped = escape(label);
     let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{escaped}</text>");
 }

@@ -1,6 +1,7 @@
 //! Times by size as curves. In: points. Out: an SVG drawing with logarithmic axes. Guarantee: every curve has a colour and its name
 //! beside its end; names are escaped.
 
+use crate::bench::drawing::{open, place};
 use std::fmt::Write;
 
 const WIDTH: f64 = 900.0;
@@ -35,12 +36,7 @@ struct Axes {
 /// The drawing.
 pub(super) fn svg(title: &str, caption: &str, curves: &[Curve], marks: &[Mark]) -> String {
     let axes = Axes::of(curves);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    place(&mut text, 12.0, 24.0, "start", "font-size=\"16\"", title);
-    place(&mut text, 12.0, 42.0, "start", "fill=\"#555\"", caption);
+    let mut text = open((WIDTH, HEIGHT), title, caption);
     axes.draw(&mut text);
     for mark in marks.iter().filter(|mark| (axes.bytes.0..=axes.bytes.1).contains(&mark.bytes)) {
         let x = axes.x(mark.bytes);
@@ -138,11 +134,6 @@ pub(super) fn size(bytes: u64) -> String {
     let units = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
     let found = units.into_iter().find(|&(unit, _)| bytes >= unit && bytes.is_multiple_of(unit));
     found.map_or(bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
-}
-
-fn place(text: &mut String, x: f64, y: f64, anchor: &str, style: &str, words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {style}>{words}</text>");
 }
 
 #[cfg(test)]

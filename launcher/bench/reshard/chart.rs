@@ -2,6 +2,7 @@
 //! names are escaped.
 
 use super::results::{Method, Party, Results, ShapeResults};
+use crate::bench::drawing::{open, place};
 use std::fmt::Write;
 
 const WIDTH: f64 = 980.0;
@@ -20,16 +21,11 @@ pub(super) fn svg(results: &Results) -> String {
     let tick = tick(most.map(|spread| spread.q3.max(spread.median)).fold(0.0, f64::max));
     let most = tick.0 * tick.1;
     let height = TOP + results.shapes.iter().map(height_of).sum::<f64>() + AXIS;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    place(&mut text, 12.0, 24.0, "start", "font-size=\"16\"", "Payload delivered, GB/s: median and quartiles");
     let caption = format!(
         "{}, {} cores, {} rounds; after the rate: the first bar of the shape over this one, round by round",
         results.host, results.cores, results.repeat
     );
-    place(&mut text, 12.0, 42.0, "start", "fill=\"#555\"", &caption);
+    let mut text = open((WIDTH, height), "Payload delivered, GB/s: median and quartiles", &caption);
     let scale = (WIDTH - LABELS - VALUES) / most;
     axis(&mut text, tick, scale, height);
     let mut top = TOP;
@@ -101,11 +97,6 @@ fn bar(text: &mut String, method: &Method, y: f64, scale: f64) {
         middle - 3.0,
         middle - 3.0
     );
-}
-
-fn place(text: &mut String, x: f64, y: f64, anchor: &str, style: &str, words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {style}>{words}</text>");
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! its bytes; bands between domains of one side go round it, which is where a ring is seen.
 
 use super::shape::{Labels, share};
+use crate::markup::escape;
 use crossmesh::base::bytes::human;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -107,7 +108,7 @@ fn tip(width: f64) -> f64 {
 fn path(text: &mut String, class: &str, curve: [f64; 8], width: f64, says: &str) {
     let [x, y, points @ ..] = curve;
     let points: Vec<String> = points.iter().map(|place| format!("{place:.1}")).collect();
-    let says = super::escape(says);
+    let says = escape(says);
     let _ = writeln!(
         text,
         "<path d=\"M{x:.1} {y:.1}C{}\" class=\"band {class}\" stroke-width=\"{width:.1}\"><title>{says}</title></path>",

@@ -11,6 +11,7 @@ use super::evaluate::Evaluated;
 use super::job::Job;
 use super::report::Report;
 use super::table::{brief, time};
+use crate::markup::escape;
 use crossmesh::base::bytes::human;
 use std::fmt::Write;
 
@@ -47,11 +48,6 @@ pub(super) fn page(jobs: &[Job], evaluated: &[Evaluated]) -> String {
     }
     text.push_str("</body>\n</html>\n");
     text
-}
-
-/// Text as it may stand in HTML and SVG.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn section(text: &mut String, number: usize, job: &Job, one: &Evaluated) {
@@ -150,11 +146,7 @@ fn routes(text: &mut String, report: &Report) {
          <th>idlest card<th>busiest NVLink<th>between domains<th>flows<th>chunks<th>staging</tr>\n",
     );
     for route in &report.routes {
-        let class = if report.chosen_route().is_some_and(|chosen| chosen.title() == route.title()) {
-            " class=\"chosen\""
-        } else {
-            ""
-        };
+        let class = if report.is_chosen(route) { " class=\"chosen\"" } else { "" };
         let simulated = route.simulated.map_or("-".into(), |simulated| time(simulated.seconds));
         let _ = writeln!(
             text,

@@ -1,7 +1,7 @@
 //! Pieces of pictures. In: places and texts. Out: SVG elements. Guarantee: texts are escaped, numbers have one decimal,
 //! labels of a picture do not lie on each other.
 
-use super::escape;
+use crate::markup::escape;
 use std::fmt::Write;
 
 /// Side by side in every picture.

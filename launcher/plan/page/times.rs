@@ -37,7 +37,7 @@ fn bar(text: &mut String, report: &Report, route: &RouteReport, y: f64, most: f6
     let scale = (WIDTH - NAMES - VALUES) / most;
     let at = |seconds: f64| NAMES + seconds.min(most) * scale;
     let is_cut = longest(route) > most;
-    let is_chosen = report.chosen_route().is_some_and(|chosen| chosen.title() == route.title());
+    let is_chosen = report.is_chosen(route);
     words(text, (NAMES - 10.0, y + BAR - 4.0), "end", if is_chosen { "strong" } else { "" }, &route.title());
     let class = if is_chosen { "class=\"best\"" } else { "class=\"bar\"" };
     let says = format!("predicted {}, bound {}", time(route.predicted_seconds), time(route.bound_seconds));
