@@ -4,6 +4,7 @@
 
 use crate::checkpoint::{PendingFile, WriteError};
 use crate::standard_output;
+use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -67,6 +68,27 @@ impl ResultFile {
             }
         }
     }
+}
+
+/// Prints the table, unless standard output is for the JSON, and writes the JSON: in one line there, since lines of others
+/// may stand between.
+pub(crate) fn publish(
+    results: &impl Serialize,
+    json: Option<&Path>,
+    table: impl FnOnce() -> String,
+) -> Result<(), ResultFileError> {
+    // Numbers, texts and lists of them always have a JSON form.
+    match json {
+        Some(path) if is_standard_output(path) => {
+            return print(&(serde_json::to_string(results).unwrap_or_default() + "\n"));
+        }
+        Some(path) => {
+            let text = serde_json::to_string_pretty(results).unwrap_or_default() + "\n";
+            ResultFile::prepare(path, text)?.place()?;
+        }
+        None => {}
+    }
+    print(&table())
 }
 
 /// Whether `path` stands for standard output.

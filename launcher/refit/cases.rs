@@ -12,7 +12,7 @@ use super::sides::Settings;
 use super::transfer::Transfer;
 use crate::case::Case;
 use crate::checkpoint::Model;
-use crate::result_file::{self, ResultFile};
+use crate::result_file;
 use crossmesh::base::bytes::human;
 use crossmesh::comm::{Communicator, Report, Side};
 use crossmesh::layout::Placement;
@@ -88,7 +88,8 @@ pub(super) fn run(
         outcomes.skipped += usize::from(!outcome.moved);
         outcomes.cases.push(outcome);
     }
-    let shown = if world.rank() == SPEAKER { publish(&outcomes, arguments) } else { Ok(()) };
+    let publish = || result_file::publish(&outcomes, arguments.json.as_deref(), || table(&outcomes));
+    let shown = if world.rank() == SPEAKER { publish().map_err(RefitError::from) } else { Ok(()) };
     agree(world, shown, deadline()?)
 }
 
@@ -196,22 +197,6 @@ fn compare(case: &Case, report: &Report) -> Result<(), RefitError> {
         }
     }
     Ok(())
-}
-
-/// Prints the table, unless standard output is for the JSON, and writes the JSON.
-fn publish(outcomes: &Outcomes, arguments: &Arguments) -> Result<(), RefitError> {
-    match &arguments.json {
-        // Numbers and texts always have a JSON form.
-        Some(path) if result_file::is_standard_output(path) => {
-            return Ok(result_file::print(&(serde_json::to_string(outcomes).unwrap_or_default() + "\n"))?);
-        }
-        Some(path) => {
-            let text = serde_json::to_string_pretty(outcomes).unwrap_or_default() + "\n";
-            ResultFile::prepare(path, text)?.place()?;
-        }
-        None => {}
-    }
-    Ok(result_file::print(&table(outcomes))?)
 }
 
 fn table(outcomes: &Outcomes) -> String {

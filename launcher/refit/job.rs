@@ -11,7 +11,7 @@ use super::sides::Request;
 use super::transfer::Transfer;
 use super::{everywhere, nic_rate, output};
 use crate::checkpoint::Model;
-use crate::rules_option;
+use crate::{result_file, rules_option};
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::{Communicator, Report, Side};
 use crossmesh::plan::{Manifest, ModelManifest};
@@ -50,7 +50,8 @@ pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request
         job.write(folder)?;
     }
     let results = job.results(&report, rate, &seconds, saturated)?;
-    let shown = if world.rank() == SPEAKER { output::publish(&results, arguments.json.as_deref()) } else { Ok(()) };
+    let publish = || result_file::publish(&results, arguments.json.as_deref(), || results.table());
+    let shown = if world.rank() == SPEAKER { publish().map_err(RefitError::from) } else { Ok(()) };
     agree(world, shown, deadline()?)
 }
 

@@ -1,12 +1,11 @@
-//! What a refit leaves. In: destinations, results, where to. Out: `rank-N.safetensors` and `rank-N.layout.json` of
-//! every destination rank, the table, the results as JSON. Guarantee: files appear whole or not at all, and no rank's
+//! What a refit leaves. In: destinations, where to. Out: `rank-N.safetensors` and `rank-N.layout.json` of
+//! every destination rank. Guarantee: files appear whole or not at all, and no rank's
 //! shards before all ranks' are on disk; places that cannot be written to are found out before anything moves.
 
 use super::error::RefitError;
-use super::report::Results;
 use super::shards::{SideMemory, swapped};
 use crate::checkpoint::{LayoutEntry, LayoutFile, PendingFile, ShardTensor, prepare_shards};
-use crate::result_file::{self, ResultFile};
+use crate::result_file::ResultFile;
 use crossmesh::base::Rank;
 use crossmesh::comm::CommError;
 use crossmesh::layout::parallel::FusedTensor;
@@ -91,14 +90,4 @@ pub(super) fn prepare(
 /// Gives this rank's shards their names.
 pub(super) fn place(files: Vec<PendingFile>) -> Result<(), RefitError> {
     files.into_iter().try_for_each(|file| Ok(file.place()?))
-}
-
-/// Prints the table, unless standard output is for the JSON, and writes the JSON.
-pub(super) fn publish(results: &Results, json: Option<&Path>) -> Result<(), RefitError> {
-    match json {
-        Some(path) if result_file::is_standard_output(path) => return Ok(result_file::print(&results.json_line())?),
-        Some(path) => ResultFile::prepare(path, results.json())?.place()?,
-        None => {}
-    }
-    Ok(result_file::print(&results.table())?)
 }

@@ -147,19 +147,4 @@ impl Results {
             );
         }
     }
-
-    /// For scripts.
-    pub(super) fn json(&self) -> String {
-        // Numbers, texts and lists of them always have a JSON form.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-
-    /// For scripts that read a stream in which lines of others may stand: all in one line.
-    pub(super) fn json_line(&self) -> String {
-        let mut text = serde_json::to_string(self).unwrap_or_default();
-        text.push('\n');
-        text
-    }
 }
