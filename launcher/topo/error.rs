@@ -16,6 +16,8 @@ pub(super) enum TopoError {
     File { path: PathBuf, source: FileError },
     #[error("--from is neither a file nor a cluster")]
     From { source: SyntheticError },
+    #[error("--from {text} has {gpus} GPUs; hosts are shown one by one of at most {most}, so name a smaller cluster")]
+    TooMany { text: String, gpus: u64, most: u64 },
     #[error("{} cannot be written", .path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("facts cannot be written as JSON")]
@@ -33,6 +35,7 @@ impl From<TopoError> for Failure {
             TopoError::Read { .. }
                 | TopoError::File { .. }
                 | TopoError::From { .. }
+                | TopoError::TooMany { .. }
                 | TopoError::Comm(CommError::Discover(_))
         );
         Failure::new(if bad_input { BAD_INPUT } else { 1 }, error)

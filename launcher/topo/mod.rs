@@ -63,6 +63,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// GPUs of a cluster whose hosts are stated one by one, at most.
+const MOST_GPUS: u64 = 1 << 16;
+
 /// A file where there is one of that name, else a synthetic cluster.
 fn from(text: &str) -> Result<Vec<HostFacts>, TopoError> {
     let path = Path::new(text);
@@ -72,6 +75,9 @@ fn from(text: &str) -> Result<Vec<HostFacts>, TopoError> {
         return file::parse(&contents).map_err(|source| TopoError::File { path: path.to_path_buf(), source });
     }
     let synthetic: Synthetic = text.parse().map_err(|source| TopoError::From { source })?;
+    if synthetic.gpus() > MOST_GPUS {
+        return Err(TopoError::TooMany { text: text.to_string(), gpus: synthetic.gpus(), most: MOST_GPUS });
+    }
     Ok(synthetic.hosts())
 }
 

@@ -210,6 +210,11 @@ impl Synthetic {
         Ok(Self { kind: Kind { name: None, nodes: 1, node }, domains: Some(domains), used })
     }
 
+    /// GPUs in use on all [`hosts`](Self::hosts).
+    pub fn gpus(&self) -> u64 {
+        u64::from(self.domains.unwrap_or(1)) * u64::from(self.used)
+    }
+
     /// Facts of all hosts, as discovery would state them; one domain where their number is left open.
     pub fn hosts(&self) -> Vec<HostFacts> {
         let nodes = self.used.div_ceil(self.kind.node.gpus);

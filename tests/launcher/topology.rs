@@ -51,6 +51,8 @@ fn what_cannot_be_shown_says_why() {
         ("/absent.xml", "--from /absent.xml cannot be read"),
         ("/proc/version", "--from /proc/version is no topology"),
         ("2x[gpu]", "cannot be read; write NODESx["),
+        ("gb200-nvl72:100000", "has 7200000 GPUs; hosts are shown one by one of at most 65536"),
+        ("4096x[4096gpu,4096nic@50GB,nvlink450GB]", "has 16777216 GPUs"),
     ] {
         let refused = topo(&["--from", from]);
         assert_eq!(refused.code, Some(2), "{from}: {}", refused.error);
