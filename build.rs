@@ -33,7 +33,11 @@ fn embed_kernels() {
         String::from("/// Name and text of every kernel source.\npub(super) const FILES: &[(&str, &str)] = &[\n");
     for file in &files {
         let name = file.file_name().map(Path::new).map(|name| name.display().to_string()).unwrap_or_default();
-        let _ = writeln!(table, "    ({name:?}, include_str!({:?})),", file.display().to_string());
+        // No absolute path: a build folder may outlive the place of its sources.
+        let _ = writeln!(
+            table,
+            "    ({name:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/kernels/\", {name:?}))),"
+        );
     }
     table.push_str("];\n");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("kernels.rs");

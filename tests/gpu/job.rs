@@ -1,7 +1,7 @@
 //! Jobs of the GPU tests. In: kinds, cases, environments. Out: their outcomes. Guarantee: a job ends within its limit; a case
 //! without an outcome, and an end that was not expected, is a failure with all that was said.
 
-use crate::collective::{apart, here};
+use crate::collective::{apart, here, soak};
 use crate::results::{MARK, Outcome};
 use crate::{case, faults, mixed, trapped, ways};
 use std::path::PathBuf;
@@ -74,9 +74,12 @@ impl Job {
                 Self::new(2, "move", &["odd", "strided-odd", "contiguous-256MiB", "rows-to-columns-256MiB"]).with(way),
             );
         }
-        jobs.push(Self::new(1, "here", &here::NAMES).with(("CUDA_DEVICE_MAX_CONNECTIONS", "32")));
+        let here = |name: &&str| Self::new(1, "here", &[*name]).with(("CUDA_DEVICE_MAX_CONNECTIONS", "32"));
+        jobs.extend(here::NAMES.iter().map(here));
         jobs.push(Self::new(2, "collective", &apart::NAMES));
+        jobs.push(Self::new(2, "soak", &soak::NAMES));
         jobs.push(Self::new(4, "collective", &apart::SHARED));
+        jobs.push(Self::new(4, "soak", &["calls"]));
         jobs.push(Self::new(2, "ways", &ways::NAMES));
         for way in [OFF, TWO_DOMAINS] {
             jobs.push(Self::new(2, "ways", &["ordered"]).with(way));

@@ -59,6 +59,7 @@ fn run_rank(arguments: &[String]) -> ExitCode {
         "count" => cases::run(names, counted::count),
         "collective" => collective::apart::run(names),
         "here" => collective::here::run(names),
+        "soak" => cases::run(names, collective::soak::run_case),
         "links" => links::run(),
         "faults" => cases::run(names, faults::run_case),
         other => panic!("no job {other}"),

@@ -153,6 +153,9 @@ impl Channel {
         if call.kind.reduces() {
             element(call.dtype)?;
         }
+        // Entered here once, not anew for every question to the driver.
+        let device = self.device().clone();
+        let _current = device.enter()?;
         let captured = self.enter(stream)?;
         let (needed, made) = self.sizes(call)?;
         let places = Places {

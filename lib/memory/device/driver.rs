@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 /// Functions that this folder calls.
 const FUNCTIONS: &[&str] = &[
     "cuCtxEnablePeerAccess",
+    "cuCtxGetCurrent",
     "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",

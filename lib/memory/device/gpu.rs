@@ -141,11 +141,18 @@ impl Device {
         }
     }
 
-    /// Makes its context current on this thread until the guard is dropped.
-    pub(super) fn enter(&self) -> Result<Current, DeviceError> {
-        // SAFETY: the context is retained as long as the device is open.
-        self.check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.0.context) })?;
-        Ok(Current { _thread: std::marker::PhantomData })
+    /// Makes its context current on this thread until the guard is dropped; costs next to nothing where it is already, as in
+    /// callers that use the CUDA runtime and inside of another guard.
+    pub(crate) fn enter(&self) -> Result<Current, DeviceError> {
+        let mut now = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle.
+        self.check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut now) })?;
+        let pushed = now != self.0.context;
+        if pushed {
+            // SAFETY: the context is retained as long as the device is open.
+            self.check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.0.context) })?;
+        }
+        Ok(Current { pushed, _thread: std::marker::PhantomData })
     }
 
     pub(super) fn check(&self, call: &'static str, result: sys::CUresult) -> Result<(), DeviceError> {
@@ -168,13 +175,17 @@ impl fmt::Debug for Device {
 }
 
 /// A context that is current on this thread.
-pub(super) struct Current {
+pub(crate) struct Current {
+    pushed: bool,
     /// Belongs to the thread that made it.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
+        if !self.pushed {
+            return;
+        }
         let mut context = std::ptr::null_mut();
         // SAFETY: pops what `enter` pushed on this thread.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut context) };

@@ -2,7 +2,7 @@
 //! disagree all get an error that names both, and the channel is usable once it is formed anew.
 
 use super::make::{before, call, wrong};
-use super::trial::{Random, Trial, all_of};
+use super::trial::{Trial, all_of};
 use crate::access::{put, take, take_first};
 use crate::moving::deadline;
 use crate::results::Outcome;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 type Failure = Box<dyn Error>;
 
 /// Cases of two ranks, a GPU each.
-pub(crate) const NAMES: [&str; 9] =
-    ["matrix", "registered", "random", "graph", "patterns", "other-size", "other-type", "absent", "communicator"];
+pub(crate) const NAMES: [&str; 8] =
+    ["matrix", "registered", "graph", "patterns", "other-size", "other-type", "absent", "communicator"];
 /// Cases of ranks that share GPUs.
-pub(crate) const SHARED: [&str; 2] = ["matrix", "random"];
+pub(crate) const SHARED: [&str; 1] = ["matrix"];
 
 const ROOM: u64 = 8 << 20;
 /// Longest wait of a kernel where one is meant to end so.
@@ -97,7 +97,6 @@ fn run_case(mut here: Rank<'_>, name: &str) -> Result<Option<String>, Failure> {
             here.channel.register(&buffer, deadline())?;
             matrix(&mut here)
         }
-        "random" => random(&mut here),
         "graph" => graph(&mut here),
         "patterns" => patterns(&mut here),
         "communicator" => communicator(&here),
@@ -118,29 +117,6 @@ fn matrix(here: &mut Rank<'_>) -> Result<Option<String>, Failure> {
             }
         }
     }
-    Ok(None)
-}
-
-/// Number of random calls: `CROSSMESH_TEST_CALLS`.
-fn random(here: &mut Rank<'_>) -> Result<Option<String>, Failure> {
-    let (_, ranks) = here.numbers();
-    let named = std::env::var("CROSSMESH_TEST_CALLS").ok().and_then(|text| text.parse::<u64>().ok());
-    let calls = named.unwrap_or(if ranks > 2 { 100 } else { 3000 });
-    let mut random = Random(5);
-    for number in 0..calls {
-        let trial = Trial::random(&mut random, ranks, 100_000 / u64::from(ranks));
-        // Most are not looked at, so that calls follow each other closely.
-        if number % 16 == 0 {
-            here.stream.synchronize(deadline())?;
-            if let Some(wrong) = here.make(&trial)? {
-                return Ok(Some(format!("call {number}: {wrong}")));
-            }
-        } else {
-            call(&mut here.channel, &here.stream, &trial, &here.buffer)?;
-        }
-    }
-    here.stream.synchronize(deadline())?;
-    here.channel.check()?;
     Ok(None)
 }
 

@@ -4,4 +4,5 @@ pub(crate) mod apart;
 pub(crate) mod here;
 mod make;
 mod norm;
+pub(crate) mod soak;
 mod trial;
