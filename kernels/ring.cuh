@@ -78,13 +78,18 @@ __device__ __forceinline__ bool reduce_round(const Call &call, const Turn &turn,
     for (u32 word = share.first; word < ring.words; word += share.step) {
       Number sums[Type::COUNT], own[Type::COUNT];
       Type::unpack(load_8(call.input + chunk.begin, chunk.bytes, word), own);
-      if (step == 0) {
+      if (step == 0 && ranks > 1) {
         send_partial(ring.outgoing, word, own, turn.flag);
         continue;
       }
-      u64 slot = ring.incoming + partials_at(ring, step - 1);
-      if (!receive_partial(call, turn, ring.left, slot, word, sums)) return false;
-      combine<Type::COUNT>(call.operation, sums, own);
+      if (step == 0) {
+#pragma unroll
+        for (u32 element = 0; element < Type::COUNT; ++element) sums[element] = own[element];
+      } else {
+        u64 slot = ring.incoming + partials_at(ring, step - 1);
+        if (!receive_partial(call, turn, ring.left, slot, word, sums)) return false;
+        combine<Type::COUNT>(call.operation, sums, own);
+      }
       if (step < ranks - 1) {
         send_partial(ring.outgoing + partials_at(ring, step), word, sums, turn.flag);
         continue;

@@ -1,7 +1,7 @@
 //! A call with its inputs and what must come of it. In: sizes, a seed. Out: bytes of all ranks. Guarantee: inputs are random
 //! bits, so that a swapped or torn element shows; what must come is computed on the host by the definition.
 
-use crossmesh::collective::{Algorithm, Call, Kind, ReduceOperation, element, reduce};
+use crossmesh::collective::{Call, Kind, ReduceOperation, element, reduce};
 use crossmesh::layout::Dtype;
 
 /// One call.
@@ -107,8 +107,8 @@ impl Trial {
         words.take(bytes as usize).collect()
     }
 
-    /// Output of a rank.
-    pub(crate) fn expected(&self, rank: u32, ranks: u32, algorithm: Option<Algorithm>) -> Vec<u8> {
+    /// Output of a rank; by a ring where the bytes of its slots are stated.
+    pub(crate) fn expected(&self, rank: u32, ranks: u32, ring: Option<u64>) -> Vec<u8> {
         let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| self.input(rank, ranks)).collect();
         let part = self.part() as usize;
         let begin = rank as usize * part;
@@ -119,8 +119,10 @@ impl Trial {
                 let parts: Vec<&[u8]> = inputs.iter().map(|input| &input[begin..begin + part]).collect();
                 self.reduced(&parts)
             }
-            _ if algorithm == Some(Algorithm::Ring) => self.ringed(&inputs),
-            _ => self.reduced(&inputs.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+            _ => match ring {
+                Some(slot) => self.ringed(&inputs, slot),
+                None => self.reduced(&inputs.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+            },
         }
     }
 
@@ -130,16 +132,27 @@ impl Trial {
         result
     }
 
-    /// In a ring chunk c is reduced from rank c on.
-    fn ringed(&self, inputs: &[Vec<u8>]) -> Vec<u8> {
-        let (ranks, bytes) = (inputs.len(), self.part() as usize);
-        let size = bytes.div_ceil(8).div_ceil(ranks).max(1) * 8;
-        let chunk = |number: usize| (number * size).min(bytes)..((number + 1) * size).min(bytes);
-        let of_chunk = |number: usize| {
-            let turned: Vec<&[u8]> = (0..ranks).map(|step| &inputs[(number + step) % ranks][chunk(number)]).collect();
-            self.reduced(&turned)
+    /// In a ring chunk c is reduced from rank c on. A launch takes as much as slots of `slot` bytes hold: for each word of a
+    /// chunk ranks - 1 partial results, as accumulators, and as many results.
+    fn ringed(&self, inputs: &[Vec<u8>], slot: u64) -> Vec<u8> {
+        let ranks = inputs.len();
+        let wide = match self.dtype {
+            Dtype::F64 | Dtype::I64 => 8,
+            _ => 4,
         };
-        (0..ranks).flat_map(of_chunk).collect()
+        let words = (ranks.max(2) - 1) * (1 + wide / self.width() as usize);
+        let launch = (slot as usize / 8 / words * 8 * ranks).max(8) / 16 * 16;
+        let of_launch = |begin: usize| {
+            let end = (begin + launch).min(self.part() as usize);
+            let size = (end - begin).div_ceil(8).div_ceil(ranks).max(1) * 8;
+            let chunk = move |number: usize| (begin + number * size).min(end)..(begin + (number + 1) * size).min(end);
+            let of_chunk = move |number: usize| {
+                let turned: Vec<&[u8]> = (0..ranks).map(|step| &inputs[(number + step) % ranks][chunk(number)]).collect();
+                self.reduced(&turned)
+            };
+            (0..ranks).flat_map(of_chunk)
+        };
+        (0..self.part() as usize).step_by(launch).flat_map(of_launch).collect()
     }
 
     /// The first element that is not what it should be; any NaN is as good as any other.
