@@ -144,6 +144,7 @@ impl BenchError {
                 | Self::PeersFile { .. }
                 | Self::PeersText { .. }
                 | Self::PeersIncomplete { .. }
+                | Self::Write { .. }
         )
     }
 }

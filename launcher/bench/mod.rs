@@ -125,7 +125,7 @@ fn give_up(world: &Communicator, error: BenchError) -> Failure {
     }
     let code = if error.is_bad_input() { BAD_INPUT } else { FAILED };
     let failure = Failure::new(code, error);
-    let first = world.abort("bench", &failure.message());
+    let first = world.abort("bench", &format!("failed: {}", failure.message()));
     // Bad input is found on every rank: each ends with its code, whoever was first.
     if first.rank == world.rank() { failure } else { Failure::new(code, first.to_string()) }
 }

@@ -105,3 +105,30 @@ fn what_cannot_be_is_refused_with_two() {
     assert_eq!(job.code, Some(2));
     assert!(job.error.contains("CROSSMESH_INIT_TIMEOUT=\"soon\" cannot be used"), "{}", job.error);
 }
+
+#[test]
+fn an_option_that_does_not_exist_is_no_program() {
+    let mut command = crossmesh();
+    command.args(["run", "-n", "2", "--doman", "2", "--", "true"]);
+    let job = finish(command);
+    assert_eq!(job.code, Some(2), "{}", job.error);
+    assert!(job.error.contains("--doman") && job.error.contains("--domains"), "{}", job.error);
+    // A program's own options are its own, with and without two hyphens before it.
+    for before in [&[][..], &["--"]] {
+        let mut command = crossmesh();
+        command.args(["run", "-n", "1", "--starter", "local"]).args(before).args(["sh", "-c", "exit 3"]);
+        let job = finish(command);
+        assert_eq!(job.code, Some(3), "{before:?}: {}", job.error);
+    }
+}
+
+#[test]
+fn a_table_that_cannot_be_written_is_known_before_anything_is_measured() {
+    let mut command = crossmesh();
+    command.args(["run", "-n", "2", "--starter", "local", "--", env!("CARGO_BIN_EXE_crossmesh")]);
+    command.args(["tune", "--output", "/nonexistent/table.json"]);
+    let job = finish(command);
+    assert_eq!(job.code, Some(2), "{}", job.error);
+    assert!(job.error.contains("/nonexistent/table.json"), "{}", job.error);
+    assert!(job.error.contains("rank 0 on host ") && job.error.contains(" failed: "), "{}", job.error);
+}

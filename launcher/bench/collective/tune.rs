@@ -13,7 +13,7 @@ use crossmesh::base::bytes;
 use crossmesh::collective::{Call, Kind, ReduceOperation, Row, TABLE_VERSION, Table};
 use crossmesh::comm::{ChannelOptions, Communicator};
 use crossmesh::layout::Dtype;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Measure which algorithm and launch is best at which size on these GPUs, and write it as a tuning table for CROSSMESH_TUNING
@@ -53,6 +53,7 @@ fn tune(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchE
     if world.size() < 2 {
         return Err(BenchError::TooFewRanks { needed: 2, ranks: world.size() });
     }
+    expect_writable(world, &arguments.output)?;
     let ranks = world.size() as u32;
     let form = Form { captured: true, cold: false, in_place: false };
     let of = |kind, bytes| Chain { call: call(kind, bytes, ranks), form, rank: world.rank().0, ranks, calls: 2 };
@@ -85,6 +86,17 @@ fn tune(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchE
         print!("{}", text(&table));
     }
     Ok(None)
+}
+
+/// Rank 0 will write the table; minutes later would be too late to find that it cannot.
+fn expect_writable(world: &Communicator, path: &Path) -> Result<(), BenchError> {
+    if world.rank().0 != 0 {
+        return Ok(());
+    }
+    let unwritable = |source| BenchError::Write { path: path.into(), source };
+    let was_there = path.exists();
+    std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(unwritable)?;
+    if was_there { Ok(()) } else { std::fs::remove_file(path).map_err(unwritable) }
 }
 
 fn kinds(text: &str) -> Result<Vec<Kind>, BenchError> {
