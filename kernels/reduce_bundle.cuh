@@ -23,23 +23,29 @@ __device__ __forceinline__ bool reduce_pair(const Call &call, const Turn &turn, 
   return true;
 }
 
+// Pieces of a bundle whose sums a lane has registers for.
+static const u32 AT_ONCE = Numeric<ELEMENT>::COUNT < 8 ? 2 : 1;
+
 // The same of any number of ranks; `own` gives this one's, which would take registers while others are waited for.
 template <typename Wire, typename Own>
 __device__ __forceinline__ bool reduce_bundle(const Call &call, const Turn &turn, u32 bundle, const Own &own,
                                               uint4 *result) {
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
-  Sums<2> sums;
+#pragma unroll
+  for (u32 piece = 0; piece < 2; piece += AT_ONCE) {
+    Sums<AT_ONCE> sums;
 #pragma unroll 1
-  for (u32 source = 0; source < ranks; ++source) {
-    Bundle term;
-    if (source == rank) {
-      term = own();
-    } else if (!receive_bundle<Wire>(call, turn, source, Wire::place(call, turn, rank, source, bundle), term)) {
-      return false;
+    for (u32 source = 0; source < ranks; ++source) {
+      Bundle term;
+      if (source == rank) {
+        term = own();
+      } else if (!receive_bundle<Wire>(call, turn, source, Wire::place(call, turn, rank, source, bundle), term)) {
+        return false;
+      }
+      uint4 words[2] = {term.first, term.second};
+      sums.take(call.operation, source == 0, words + piece);
     }
-    uint4 words[2] = {term.first, term.second};
-    sums.take(call.operation, source == 0, words);
+    sums.conclude_into(call.operation, ranks, result + piece);
   }
-  sums.conclude_into(call.operation, ranks, result);
   return true;
 }
