@@ -56,6 +56,8 @@ struct Lines {
 
   // Looks at a bundle; returns 0, or where a flag is that has not come.
   static __device__ __forceinline__ u64 look(u64 place, u32 flag, Bundle &theirs) {
+    // The lane with the flag loads with the others, or it would say nothing of what they have.
+    __syncwarp();
     uint4 low = load_volatile_128(place + lane() * 16);
     uint4 high = load_volatile_128(place + BUNDLE_BYTES / 2 + lane() * 16);
     theirs = {low, high};
