@@ -23,6 +23,10 @@ static const u32 PHASES = 3;
 static const u32 EPOCH_BITS = 16;
 static const u32 CLEAN_EVERY = 1u << 14;
 
+// A bundle is what a warp sends at once: so many pieces of 16 bytes in lines of 128 bytes, of which the last 8 are flags.
+static const u32 BUNDLE_PIECES = 60;
+static const u32 BUNDLE_BYTES = 1024;
+
 // Parts of a pull or a two-shot that a launch does; none: the host has ordered the ranks and nothing is waited for.
 static const u32 PART_STAGE = 1;  // copy the input to staging, whence peers read it
 static const u32 PART_ENTER = 2;  // wait until all peers' data may be read
@@ -102,6 +106,8 @@ struct Channel {
   u64 limit;          // longest wait, nanoseconds
   u64 slots;          // offset of [2 parities][ranks] slots
   u64 slot_words;     // words of a slot, 16 bytes each, which carry 8 bytes
+  u64 lines;          // offset of [2 parities][ranks - 1] slots of lines, one for each peer in the order of ranks
+  u64 line_bytes;     // of a slot of lines, a multiple of BUNDLE_BYTES
   u64 staging;        // offset of [2 parities] of staging
   u64 staging_bytes;  // of one parity, a multiple of 16
   u32 rank;
@@ -141,6 +147,6 @@ struct NormCall {
 
 static_assert(sizeof(Header) == 32, "Header");
 static_assert(sizeof(CollectiveVerdict) == 104, "CollectiveVerdict");
-static_assert(sizeof(Channel) == 640, "Channel");
-static_assert(sizeof(Call) == 752, "Call");
-static_assert(sizeof(NormCall) == 800, "NormCall");
+static_assert(sizeof(Channel) == 656, "Channel");
+static_assert(sizeof(Call) == 768, "Call");
+static_assert(sizeof(NormCall) == 816, "NormCall");

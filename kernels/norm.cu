@@ -1,137 +1,220 @@
 // All-reduce by pushing, residual addition and RMSNorm in one launch, for f16 or bf16 (macro ELEMENT). In: rows of equal
 // length. Out: sum + residual, and its normed rows, which may be fp8 e4m3. Guarantee: values are rounded where three
-// kernels in a row would round them: the sum, the sum with the residual, the normed row; a block does whole rows, so that
-// a row's result does not depend on how many there are.
-#include "sums.cuh"
+// kernels in a row would round them: the sum, the sum with the residual, the normed row; a block does whole rows and has
+// threads by their length alone, so that a row's result does not depend on how many there are.
+#include "reduce_bundle.cuh"
 
-static const u32 MOST_THREADS = 512;
+typedef Numeric<ELEMENT> Type;
 
-// Sum over the block, for all its threads.
-__device__ __forceinline__ float sum_of_block(float value) {
-  __shared__ float partial[MOST_THREADS / 32];
+// A lane has a bundle of a row, a word is 8 bytes, a row is some words.
+static const u32 MOST_THREADS = 640;
+
+struct Rows {
+  u32 bytes;    // of a row
+  u32 pieces;   // of 16 bytes, the last of which may be half a one
+  u32 bundles;  // of a row
+  u32 warps;    // of the block
+  u32 warp;     // the thread's, which has the bundles warp, warp + warps and so on
+};
+
+__device__ __forceinline__ Rows rows_of(const NormCall &norm) {
+  u32 bytes = norm.hidden * (8 / Type::COUNT), pieces = (bytes + 15) / 16;
+  return {bytes, pieces, (pieces + BUNDLE_PIECES - 1) / BUNDLE_PIECES, blockDim.x / 32, threadIdx.x / 32};
+}
+
+// WHOLE: rows are made of aligned pieces; else of aligned words.
+template <bool WHOLE>
+__device__ __forceinline__ uint4 load_piece(u64 row, const Rows &rows, u32 piece) {
+  u64 at = row + piece * 16;
+  if (WHOLE) return load_weak_128(at);
+  uint2 low = load_weak_64(at), high = make_uint2(0, 0);
+  if (piece * 16 + 16 <= rows.bytes) high = load_weak_64(at + 8);
+  return make_uint4(low.x, low.y, high.x, high.y);
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void store_piece(u64 row, const Rows &rows, u32 piece, const uint4 &value) {
+  u64 at = row + piece * 16;
+  if (WHOLE) return store_weak_128(at, value);
+  store_weak_64(at, make_uint2(value.x, value.y));
+  if (piece * 16 + 16 <= rows.bytes) store_weak_64(at + 8, make_uint2(value.z, value.w));
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ Bundle load_part(u64 row, const Rows &rows, u32 bundle) {
+  u32 first = bundle * BUNDLE_PIECES + first_piece(), second = bundle * BUNDLE_PIECES + second_piece();
+  Bundle part = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+  if (first < rows.pieces) part.first = load_piece<WHOLE>(row, rows, first);
+  if (second < rows.pieces && !has_flags()) part.second = load_piece<WHOLE>(row, rows, second);
+  return part;
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void store_part(u64 row, const Rows &rows, u32 bundle, const Bundle &part) {
+  u32 first = bundle * BUNDLE_PIECES + first_piece(), second = bundle * BUNDLE_PIECES + second_piece();
+  if (first < rows.pieces) store_piece<WHOLE>(row, rows, first, part.first);
+  if (second < rows.pieces && !has_flags()) store_piece<WHOLE>(row, rows, second, part.second);
+}
+
+__device__ __forceinline__ float squares(const uint4 &piece) {
+  float values[2 * Type::COUNT], total = 0;
+  Type::unpack(make_uint2(piece.x, piece.y), values);
+  Type::unpack(make_uint2(piece.z, piece.w), values + Type::COUNT);
 #pragma unroll
-  for (u32 step = 16; step > 0; step /= 2) value = add(value, __shfl_xor_sync(0xffffffffu, value, step));
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = 0;
-  for (u32 warp = 0; warp < blockDim.x / 32; ++warp) total = add(total, partial[warp]);
+  for (u32 at = 0; at < 2 * Type::COUNT; ++at) total = __fmaf_rn(values[at], values[at], total);
   return total;
 }
 
-// Words of a row that a thread has under way; of the first as many it keeps the results.
-static const u32 SPAN = 3;
-
-__device__ __forceinline__ float squares(uint2 word) {
-  float values[Type::COUNT], total = 0;
-  Type::unpack(word, values);
-#pragma unroll
-  for (u32 at = 0; at < Type::COUNT; ++at) total = __fmaf_rn(values[at], values[at], total);
-  return total;
+__device__ __forceinline__ uint4 add_residual(const uint4 &sum, const uint4 &residual) {
+  Sums<1> sums;
+  uint4 result;
+  sums.take(OPERATION_SUM, true, &sum);
+  sums.take(OPERATION_SUM, false, &residual);
+  sums.conclude_into(OPERATION_SUM, 1, &result);
+  return result;
 }
 
-__device__ __forceinline__ uint2 add_residual(uint2 sum, uint2 residual) {
-  float values[Type::COUNT], others[Type::COUNT];
-  Type::unpack(sum, values);
-  Type::unpack(residual, others);
-  combine<Type::COUNT>(OPERATION_SUM, values, others);
+__device__ __forceinline__ float sum_of_warp(float value) {
+#pragma unroll
+  for (u32 step = 16; step > 0; step /= 2) value = add(value, __shfl_xor_sync(ALL_LANES, value, step));
+  return value;
+}
+
+__device__ __forceinline__ uint2 normed(uint2 value, uint2 weight, float factor, float *values) {
+  float weights[Type::COUNT];
+  Type::unpack(value, values);
+  Type::unpack(weight, weights);
+#pragma unroll
+  for (u32 at = 0; at < Type::COUNT; ++at) values[at] = multiply(multiply(values[at], factor), weights[at]);
   return Type::pack(values);
 }
 
-__device__ __forceinline__ void store_normed(const NormCall &norm, u32 word, u32 column, uint2 value, float factor) {
-  float values[Type::COUNT], weights[Type::COUNT];
-  Type::unpack(value, values);
-  Type::unpack(((const uint2 *)norm.weight)[column], weights);
-#pragma unroll
-  for (u32 at = 0; at < Type::COUNT; ++at) values[at] = multiply(multiply(values[at], factor), weights[at]);
-  if (norm.scale == 0) {
-    ((uint2 *)norm.call.output)[word] = Type::pack(values);
-    return;
-  }
+// Four normed values as fp8.
+__device__ __forceinline__ u32 scaled(const NormCall &norm, float *values) {
   float scale = *(const float *)norm.scale;
 #pragma unroll
   for (u32 at = 0; at < Type::COUNT; ++at) values[at] = __fdiv_rn(values[at], scale);
-  ((u32 *)norm.call.output)[word] = pack_fp8<E4m3>(values);
+  return pack_fp8<E4m3>(values);
 }
 
-// Words word, word + step, ..., SPAN of them below the row's end: sums with the residual, which go to its output. Adds
-// their squares to `total`.
-__device__ __forceinline__ bool take_sums(const NormCall &norm, const Turn &turn, u32 word, const Share &row,
-                                           uint2 *results, float *total) {
-  uint2 own[SPAN], residual[SPAN], sums[SPAN];
-#pragma unroll
-  for (u32 number = 0; number < SPAN; ++number) {
-    u32 place = word + number * row.step;
-    own[number] = residual[number] = make_uint2(0, 0);
-    if (place >= row.words) continue;
-    own[number] = load_weak_64(norm.call.input + (u64)place * 8);
-    residual[number] = load_weak_64(norm.residual + (u64)place * 8);
+template <bool WHOLE>
+__device__ __forceinline__ void store_normed(const NormCall &norm, const Rows &rows, u32 row, u32 piece, const uint4 &value,
+                                             const uint4 &weight, float factor) {
+  if (piece >= rows.pieces) return;
+  float low[Type::COUNT], high[Type::COUNT];
+  uint2 first = normed(make_uint2(value.x, value.y), make_uint2(weight.x, weight.y), factor, low);
+  uint2 second = normed(make_uint2(value.z, value.w), make_uint2(weight.z, weight.w), factor, high);
+  if (norm.scale == 0) {
+    u64 to = norm.call.output + (u64)row * rows.bytes;
+    return store_piece<WHOLE>(to, rows, piece, make_uint4(first.x, first.y, second.x, second.y));
   }
-  if (!reduce_words<SPAN, 1>(norm.call, turn, word, row, own, sums)) return false;
-#pragma unroll
-  for (u32 number = 0; number < SPAN; ++number) {
-    u32 place = word + number * row.step;
-    if (place >= row.words) continue;
-    results[number] = add_residual(sums[number], residual[number]);
-    ((uint2 *)norm.residual_output)[place] = results[number];
-    *total = add(*total, squares(results[number]));
-  }
-  return true;
+  u32 *to = (u32 *)(norm.call.output + (u64)row * norm.hidden) + 2 * piece;
+  to[0] = scaled(norm, low);
+  if (WHOLE || piece * 16 + 16 <= rows.bytes) to[1] = scaled(norm, high);
 }
 
-// Words `begin` to row.words are a row.
-__device__ __forceinline__ bool norm_row(const NormCall &norm, const Turn &turn, u32 begin, const Share &row) {
-  u32 first = begin + threadIdx.x, stride = row.step * SPAN;
-  uint2 kept[SPAN], results[SPAN];
-  float total = 0;
-  bool came = first >= row.words || take_sums(norm, turn, first, row, kept, &total);
-  for (u32 word = first + stride; word < row.words && came; word += stride) {
-    came = take_sums(norm, turn, word, row, results, &total);
-  }
+template <bool WHOLE>
+__device__ __forceinline__ void store_normed_part(const NormCall &norm, const Rows &rows, u32 row, u32 bundle,
+                                                  const Bundle &part, const Bundle &weight, float factor) {
+  u32 first = bundle * BUNDLE_PIECES + first_piece(), second = bundle * BUNDLE_PIECES + second_piece();
+  store_normed<WHOLE>(norm, rows, row, first, part.first, weight.first, factor);
+  if (!has_flags()) store_normed<WHOLE>(norm, rows, row, second, part.second, weight.second, factor);
+}
+
+// Sum with the residual of a bundle of a row, which goes to its output; adds its squares to `total`.
+template <bool WHOLE>
+__device__ __forceinline__ Bundle take_sum(const NormCall &norm, const Rows &rows, u32 row, u32 bundle, const uint4 *sums,
+                                           const Bundle &residual, float &total) {
+  Bundle part = {add_residual(sums[0], residual.first), add_residual(sums[1], residual.second)};
+  total = add(total, add(squares(part.first), squares(part.second)));
+  store_part<WHOLE>(norm.residual_output + (u64)row * rows.bytes, rows, bundle, part);
+  return part;
+}
+
+// What a row's values are multiplied by, from the sums of squares of its threads; false: something did not come.
+__device__ __forceinline__ bool find_factor(const NormCall &norm, const Rows &rows, u32 row, bool came, float total,
+                                            float &factor) {
+  // In turn, so that one barrier of a row suffices.
+  __shared__ float partial[2][MOST_THREADS / 32];
+  float *sums = partial[row / gridDim.x % 2];
+  total = sum_of_warp(total);
+  if (lane() == 0) sums[rows.warp] = total;
   if (!__syncthreads_and(came)) return false;
-  float mean = __fdiv_rn(sum_of_block(total), (float)norm.hidden);
-  float factor = __frsqrt_rn(add(mean, norm.epsilon));
-#pragma unroll
-  for (u32 number = 0; number < SPAN; ++number) {
-    u32 word = first + number * row.step;
-    if (word < row.words) store_normed(norm, word, word - begin, kept[number], factor);
-  }
-  for (u32 word = first + stride; word < row.words; word += row.step) {
-    store_normed(norm, word, word - begin, ((const uint2 *)norm.residual_output)[word], factor);
-  }
+  total = sum_of_warp(lane() < rows.warps ? sums[lane()] : 0.0f);
+  factor = __frsqrt_rn(add(__fdiv_rn(total, (float)norm.hidden), norm.epsilon));
   return true;
 }
 
-// Sends words `begin` to `end` of the input, several of a thread at a time.
-__device__ __forceinline__ void send_row(const Call &call, const Turn &turn, u32 begin, u32 end) {
-  const u32 AT_ONCE = 4;
-  for (u32 word = begin + threadIdx.x; word < end; word += AT_ONCE * blockDim.x) {
-    uint2 own[AT_ONCE];
-#pragma unroll
-    for (u32 number = 0; number < AT_ONCE; ++number) {
-      u32 place = word + number * blockDim.x;
-      own[number] = place < end ? load_weak_64(call.input + (u64)place * 8) : make_uint2(0, 0);
-    }
-#pragma unroll
-    for (u32 number = 0; number < AT_ONCE; ++number) {
-      u32 place = word + number * blockDim.x;
-      if (place < end) send_to_all(call, turn, place, own[number]);
-    }
-  }
-}
-
-// Rows of a block: blockIdx.x, blockIdx.x + gridDim.x and so on.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm(const __grid_constant__ NormCall norm) {
+// Two ranks, rows of aligned pieces, at most a bundle for each warp. A block does rows blockIdx.x, blockIdx.x + gridDim.x and
+// so on.
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm_pair(const __grid_constant__ NormCall norm) {
   const Call &call = norm.call;
   enter_stream(call);
-  u32 words = norm.hidden / Type::COUNT;
+  Rows rows = rows_of(norm);
+  u32 bundle = rows.warp;
+  bool is_busy = bundle < rows.bundles;
+  auto load = [&](u64 buffer, u32 row) { return load_part<true>(buffer + (u64)row * rows.bytes, rows, bundle); };
+  Bundle own = load(call.input, blockIdx.x);
+  Turn turn = begin(call);
+  for (u32 row = blockIdx.x; row < norm.tokens && turn.sound && is_busy; row += gridDim.x) {
+    send_bundle<Lines>(call, turn, row * rows.bundles + bundle, row == blockIdx.x ? own : load(call.input, row));
+  }
+  Bundle residual = load(norm.residual, blockIdx.x), weight = load(norm.weight, 0);
+  announce(call, turn);
+  for (u32 row = blockIdx.x; row < norm.tokens; row += gridDim.x) {
+    if (row != blockIdx.x) own = load(call.input, row), residual = load(norm.residual, row);
+    uint4 sums[2];
+    float total = 0, factor;
+    bool came = __all_sync(ALL_LANES, turn.sound);
+    Bundle part = own;
+    if (is_busy && came) {
+      came = reduce_pair<Lines>(call, turn, row * rows.bundles + bundle, own, sums);
+      if (came) part = take_sum<true>(norm, rows, row, bundle, sums, residual, total);
+    }
+    if (!find_factor(norm, rows, row, came, total, factor)) return;
+    store_normed_part<true>(norm, rows, row, bundle, part, weight, factor);
+  }
+}
+
+// Any number of ranks, any rows.
+template <typename Wire>
+__device__ __forceinline__ void norm_rows(const NormCall &norm) {
+  const Call &call = norm.call;
+  Rows rows = rows_of(norm);
+  auto load = [&](u64 buffer, u32 row, u32 bundle) {
+    return load_part<false>(buffer + (u64)row * rows.bytes, rows, bundle);
+  };
   Turn turn = begin(call);
   for (u32 row = blockIdx.x; row < norm.tokens && turn.sound; row += gridDim.x) {
-    send_row(call, turn, row * words, (row + 1) * words);
+    for (u32 bundle = rows.warp; bundle < rows.bundles; bundle += rows.warps) {
+      send_bundle<Wire>(call, turn, row * rows.bundles + bundle, load(call.input, row, bundle));
+    }
   }
   announce(call, turn);
-  for (u32 row = blockIdx.x; row < norm.tokens && __syncthreads_and(turn.sound); row += gridDim.x) {
-    Share share = {0, blockDim.x, (row + 1) * words};
-    turn.sound = norm_row(norm, turn, row * words, share);
+  for (u32 row = blockIdx.x; row < norm.tokens; row += gridDim.x) {
+    float total = 0, factor;
+    bool came = __all_sync(ALL_LANES, turn.sound);
+    for (u32 bundle = rows.warp; bundle < rows.bundles && came; bundle += rows.warps) {
+      uint4 sums[2];
+      came = reduce_bundle<Wire>(call, turn, row * rows.bundles + bundle, [&] { return load(call.input, row, bundle); },
+                                 sums);
+      if (came) take_sum<false>(norm, rows, row, bundle, sums, load(norm.residual, row, bundle), total);
+    }
+    if (!find_factor(norm, rows, row, came, total, factor)) return;
+    for (u32 bundle = rows.warp; bundle < rows.bundles; bundle += rows.warps) {
+      store_normed_part<false>(norm, rows, row, bundle, load(norm.residual_output, row, bundle),
+                               load(norm.weight, 0, bundle), factor);
+    }
   }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm(const __grid_constant__ NormCall norm) {
+  enter_stream(norm.call);
+  norm_rows<Lines>(norm);
+}
+
+// Over links that do not keep lines together.
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm_words(const __grid_constant__ NormCall norm) {
+  enter_stream(norm.call);
+  norm_rows<Words>(norm);
 }

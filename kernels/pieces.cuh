@@ -46,6 +46,13 @@ __device__ __forceinline__ uint4 load_16(u64 buffer, u64 bytes, u32 number) {
   return make_uint4(low.x, low.y, high.x, high.y);
 }
 
+// The same of a buffer of this device, which a peer has not written during this kernel.
+template <bool WHOLE>
+__device__ __forceinline__ uint4 load_own_16(u64 buffer, u64 bytes, u32 number) {
+  if (WHOLE) return load_weak_once_128((const uint4 *)(buffer + (u64)number * 16));
+  return load_16<false>(buffer, bytes, number);
+}
+
 template <bool WHOLE>
 __device__ __forceinline__ void store_16(u64 buffer, u64 bytes, u32 number, uint4 value) {
   u64 at = (u64)number * 16;

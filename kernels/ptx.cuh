@@ -57,6 +57,15 @@ __device__ __forceinline__ uint2 load_weak_64(u64 address) {
   return value;
 }
 
+__device__ __forceinline__ uint4 load_weak_128(u64 address) {
+  uint4 value;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address)
+               : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void store_weak_64(u64 address, uint2 value) {
   asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
 }

@@ -2,7 +2,7 @@
 // reduction in the order of ranks, from rank 0's value on; nothing of a peer is read before it has come to the call;
 // registered buffers are free when the kernel ends, staging is not written again before the call after the next.
 #pragma once
-#include "numeric.cuh"
+#include "accumulate.cuh"
 #include "staging.cuh"
 
 // Pieces of 16 bytes of one source that a thread has under way: as many as it has registers for.
@@ -42,39 +42,6 @@ __device__ __forceinline__ void store_pieces(u64 target, const Pieces &all, u32 
     if (at < all.pieces) store_16<WHOLE>(target, all.bytes, at, words[number]);
   }
 }
-
-// Accumulators of SPAN pieces.
-template <u32 SPAN>
-struct Sums {
-  typedef Numeric<ELEMENT> Type;
-  static const u32 HALF = Type::COUNT;
-  Type::Number sums[SPAN][2 * HALF];
-
-  // Takes pieces of the next rank; the first rank's are where it begins.
-  __device__ __forceinline__ void take(u32 operation, bool is_first, const uint4 *words) {
-#pragma unroll
-    for (u32 number = 0; number < SPAN; ++number) {
-      Type::Number values[2 * HALF];
-      Type::unpack(make_uint2(words[number].x, words[number].y), values);
-      Type::unpack(make_uint2(words[number].z, words[number].w), values + HALF);
-      if (is_first) {
-#pragma unroll
-        for (u32 element = 0; element < 2 * HALF; ++element) sums[number][element] = values[element];
-      } else {
-        combine<2 * HALF>(operation, sums[number], values);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void conclude_into(u32 operation, u32 ranks, uint4 *result) {
-#pragma unroll
-    for (u32 number = 0; number < SPAN; ++number) {
-      conclude<2 * HALF>(operation, sums[number], ranks);
-      uint2 low = Type::pack(sums[number]), high = Type::pack(sums[number] + HALF);
-      result[number] = make_uint4(low.x, low.y, high.x, high.y);
-    }
-  }
-};
 
 // Reduces a thread's pieces of all sources; those of the next source are under way meanwhile.
 template <bool WHOLE, u32 SPAN>

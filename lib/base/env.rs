@@ -42,7 +42,7 @@ variables! {
     DOMAINS = "CROSSMESH_DOMAINS", "", "integer", "cut the ranks into so many contiguous domains";
     ROUTE = "CROSSMESH_ROUTE", "hierarchical", "hierarchical|flat|gather-broadcast", "route of every reshard";
     INJECTION = "CROSSMESH_INJECTION", "striped", "striped|single", "which source replicas inject";
-    ALGORITHM = "CROSSMESH_ALGORITHM", "by size", "one-shot-push|one-shot-pull|two-shot-push|two-shot|shard-push|ring|multicast|host-ordered", "algorithm of every collective on GPUs";
+    ALGORITHM = "CROSSMESH_ALGORITHM", "by size", "one-shot-push|line-push|one-shot-pull|two-shot-push|two-shot|shard-push|ring|multicast|host-ordered", "algorithm of every collective on GPUs";
     TUNING = "CROSSMESH_TUNING", "the build's own", "path", "table by which collectives on GPUs choose, as crossmesh tune writes it";
     STAGING = "CROSSMESH_STAGING", "64MiB", "byte count", "staging memory of one rank";
     CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";

@@ -19,6 +19,8 @@ pub enum Algorithm {
     /// Every rank writes its input to every peer, flag and data in one word, and reduces what comes (LL of NCCL, Lamport
     /// one-shot of TensorRT-LLM, without a reserved value). No barrier.
     OneShotPush,
+    /// The same with a flag for 120 bytes, where links keep lines of 128 bytes together (LL128 of NCCL). No barrier.
+    LinePush,
     /// Every rank reads every peer's input and reduces it (one-shot of vLLM and PyTorch).
     OneShotPull,
     /// Rank r gets shard r of every rank in words with flags, reduces it and writes it to all likewise. No barrier.
@@ -38,7 +40,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them; the place of each is its number in call headers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::OneShotPush,
         Self::OneShotPull,
         Self::TwoShotPush,
@@ -47,12 +49,14 @@ impl Algorithm {
         Self::Multicast,
         Self::HostOrdered,
         Self::ShardPush,
+        Self::LinePush,
     ];
 
     /// Its name in tables and options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OneShotPush => "one-shot-push",
+            Self::LinePush => "line-push",
             Self::OneShotPull => "one-shot-pull",
             Self::TwoShotPush => "two-shot-push",
             Self::TwoShot => "two-shot",

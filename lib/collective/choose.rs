@@ -39,6 +39,8 @@ pub struct Situation {
     pub connection: Connection,
     /// Bytes in all that fit the slots of a push.
     pub push_capacity: u64,
+    /// The same of a push by lines.
+    pub line_capacity: u64,
     /// Blocks of 512 threads that can be resident at once.
     pub most_blocks: u16,
 }
@@ -115,8 +117,9 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
 }
 
 /// Order of trial where no table decides.
-pub const PREFERENCE: [Algorithm; 6] = [
+pub const PREFERENCE: [Algorithm; 7] = [
     Algorithm::OneShotPush,
+    Algorithm::LinePush,
     Algorithm::TwoShot,
     Algorithm::OneShotPull,
     Algorithm::TwoShotPush,
@@ -125,7 +128,10 @@ pub const PREFERENCE: [Algorithm; 6] = [
 ];
 
 fn first_possible(situation: &Situation, why: &str) -> Choice {
-    let possible = PREFERENCE.into_iter().find(|&algorithm| obstacle(situation, algorithm).is_none());
+    // The fused call has a block for each row, which words would keep busy for longer.
+    let first = (situation.kind == Kind::AllReduceNorm).then_some(Algorithm::LinePush);
+    let mut order = first.into_iter().chain(PREFERENCE);
+    let possible = order.find(|&algorithm| obstacle(situation, algorithm).is_none());
     plain(situation, possible.unwrap_or(Algorithm::HostOrdered), why.into())
 }
 
@@ -146,7 +152,7 @@ fn allowed(situation: &Situation) -> String {
 
 /// Why an algorithm cannot run.
 pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
-    let Situation { kind, bytes, push_capacity, .. } = *situation;
+    let Situation { kind, bytes, push_capacity, line_capacity, .. } = *situation;
     let computes = kind.reduces();
     if computes && algorithm.determinism() < situation.determinism {
         return Some(format!("it is {}, the call asks for {}", "rank-identical", situation.determinism.name()));
@@ -158,6 +164,13 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
     }
     match algorithm {
         Algorithm::OneShotPush if bytes > push_capacity => Some(format!("its slots hold {push_capacity} bytes")),
+        Algorithm::LinePush if situation.connection != Connection::FullNvlink => {
+            Some("its lines are kept together by NVLink alone".into())
+        }
+        Algorithm::LinePush if !matches!(kind, Kind::AllReduce | Kind::AllReduceNorm) => {
+            Some("it is an algorithm of all_reduce".into())
+        }
+        Algorithm::LinePush if bytes > line_capacity => Some(format!("its slots hold {line_capacity} bytes")),
         Algorithm::TwoShotPush | Algorithm::TwoShot | Algorithm::ShardPush | Algorithm::Ring | Algorithm::Multicast
             if kind != Kind::AllReduce =>
         {
@@ -185,6 +198,7 @@ mod tests {
         registered: false,
         connection: Connection::FullNvlink,
         push_capacity: 1 << 20,
+        line_capacity: 8 << 20,
         most_blocks: 132,
     };
 
@@ -202,7 +216,7 @@ mod tests {
     #[test]
     fn what_cannot_run_is_not_chosen() {
         let table = Table::built_in("sm_90", 2).unwrap();
-        let small = Situation { push_capacity: 100, ..SITUATION };
+        let small = Situation { push_capacity: 100, line_capacity: 100, ..SITUATION };
         let choice = choose(&small, Some(&table), None).unwrap();
         assert_eq!(choice.algorithm, Algorithm::TwoShot);
         assert!(choice.reason.contains("its slots hold 100 bytes"), "{}", choice.reason);

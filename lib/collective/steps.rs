@@ -5,7 +5,7 @@
 use super::{Algorithm, Call, Kind};
 use crate::memory::device::collective::CollectiveKernel as Kernel;
 use crate::memory::device::collective::params::{
-    ChannelLayout, Element, PART_EARLY, PART_ENTER, PART_LEAVE, PART_STAGE,
+    BUNDLE_PIECES, ChannelLayout, Element, PART_EARLY, PART_ENTER, PART_LEAVE, PART_STAGE,
 };
 
 /// Bytes that a thread of a pull has under way: four pieces of 16 (`UNROLL` in pull.cuh).
@@ -56,6 +56,7 @@ fn kernel(kind: Kind, algorithm: Algorithm) -> Option<Kernel> {
     let push = matches!(algorithm, Algorithm::OneShotPush | Algorithm::TwoShotPush);
     match (kind, algorithm) {
         (Kind::AllReduce, Algorithm::OneShotPush) => Some(Kernel::ReducePush),
+        (Kind::AllReduce, Algorithm::LinePush) => Some(Kernel::ReducePushLines),
         (Kind::AllReduce, Algorithm::TwoShotPush) => Some(Kernel::ReduceTwoPush),
         (Kind::AllReduce, Algorithm::TwoShot) => Some(Kernel::ReduceTwoShot),
         (Kind::AllReduce, Algorithm::ShardPush) => Some(Kernel::ReducePushShards),
@@ -88,6 +89,7 @@ fn most_bytes(kind: Kind, element: Element, algorithm: Algorithm, ground: &Groun
     let (slot, staging) = (ground.layout.slot_words * 8, ground.layout.staging_bytes);
     match algorithm {
         Algorithm::OneShotPush => slot,
+        Algorithm::LinePush => ground.layout.bundles() * BUNDLE_PIECES * PIECE,
         // A shard goes out and comes back, and is at least a word.
         Algorithm::TwoShotPush => (slot / 2).saturating_mul(ranks),
         Algorithm::Ring => {
@@ -115,7 +117,7 @@ mod tests {
     use crate::layout::Dtype;
 
     fn ground(ranks: u32, registered: bool) -> Ground {
-        let layout = ChannelLayout::new(ranks, 1 << 16, 1 << 20);
+        let layout = ChannelLayout::new(ranks, 1 << 16, 100, 1 << 20);
         Ground { layout, ranks, threads: 8192, registered, in_place: false, early: true }
     }
 
@@ -134,6 +136,7 @@ mod tests {
                         let shard = bytes.div_ceil(8).div_ceil(ranks);
                         let fits = match algorithm {
                             Algorithm::OneShotPush => bytes.div_ceil(8) <= words,
+                            Algorithm::LinePush => bytes.div_ceil(16 * BUNDLE_PIECES) <= ground.layout.bundles(),
                             Algorithm::TwoShotPush => 2 * shard <= words,
                             Algorithm::Ring => {
                                 let partials = element.partial_bytes() / element.bytes();

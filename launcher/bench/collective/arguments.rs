@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// State of the GPU's cache, with commas: warm, cold (operands in turn, and the cache is emptied before each chain)
     #[arg(long, value_name = "LIST", default_value = "warm")]
     l2: String,
-    /// Algorithm, in place of the table's: one-shot-push, one-shot-pull, two-shot-push, two-shot,
+    /// Algorithm, in place of the table's: one-shot-push, line-push, one-shot-pull, two-shot-push, two-shot,
     /// shard-push, ring, host-ordered
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,

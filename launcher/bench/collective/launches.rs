@@ -12,6 +12,8 @@ pub(super) fn launches(algorithm: Algorithm, bytes: u64, most: u16, registered: 
     // Bytes that a thread takes at once.
     let unit = match algorithm {
         Algorithm::OneShotPush | Algorithm::TwoShotPush => 8,
+        // A warp takes a bundle.
+        Algorithm::LinePush => 30,
         _ => 16,
     };
     let units = bytes.div_ceil(unit).max(1);
@@ -36,13 +38,14 @@ pub(super) fn algorithms(kind: Kind) -> Vec<Algorithm> {
     match kind {
         Kind::AllReduce => vec![
             Algorithm::OneShotPush,
+            Algorithm::LinePush,
             Algorithm::OneShotPull,
             Algorithm::TwoShotPush,
             Algorithm::TwoShot,
             Algorithm::ShardPush,
             Algorithm::Ring,
         ],
-        Kind::AllReduceNorm => vec![Algorithm::OneShotPush],
+        Kind::AllReduceNorm => vec![Algorithm::OneShotPush, Algorithm::LinePush],
         _ => vec![Algorithm::OneShotPush, Algorithm::OneShotPull],
     }
 }

@@ -11,7 +11,7 @@ use crate::collective::{Algorithm, Choice, ReduceOperation, Situation, choose, e
 use crate::layout::Dtype;
 use crate::memory::device::Stream;
 use crate::memory::device::collective::Grid;
-use crate::memory::device::collective::params::{Call as Parameters, Element};
+use crate::memory::device::collective::params::{BUNDLE_PIECES, Call as Parameters, Element};
 
 /// Where a call's operands are.
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +109,7 @@ impl Channel {
                 Kind::AllGather | Kind::ReduceScatter => self.settled.layout.slot_words * 8 * u64::from(self.ranks),
                 _ => self.settled.layout.slot_words * 8,
             },
+            line_capacity: self.settled.layout.bundles() * BUNDLE_PIECES * 16,
             most_blocks: self.placed.most_blocks,
         };
         Ok(choose(&situation, self.settled.table.as_ref(), self.settled.algorithm)?)

@@ -3,13 +3,19 @@
 //! bits do not depend on how many rows there are.
 
 use super::calls::Places;
+use super::channel::Planned;
 use super::{Channel, CollectiveError, Operand};
 use crate::collective::call::{Call, Kind, with_operands};
 use crate::collective::{Algorithm, ReduceOperation, element};
 use crate::layout::Dtype;
 use crate::memory::device::Stream;
 use crate::memory::device::collective::Grid;
-use crate::memory::device::collective::params::NormCall;
+use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, NormCall};
+
+/// Words of a bundle that travels as words.
+const BUNDLE_WORDS: u64 = 2 * BUNDLE_PIECES;
+/// Most threads of a block of the fused kernel.
+const MOST_THREADS: u32 = 640;
 
 /// What the fused call reads and writes: rows of `hidden` elements of one type, unless another is said.
 #[derive(Debug, Clone, Copy)]
@@ -54,23 +60,40 @@ impl Channel {
         shape: NormShape,
     ) -> Result<(), CollectiveError> {
         let NormShape { tokens, hidden, dtype, .. } = shape;
-        let row = u64::from(hidden) * dtype.bytes();
-        let slot = self.settled.layout.slot_words * 8;
-        if !matches!(dtype, Dtype::F16 | Dtype::BF16) || hidden == 0 || hidden % 4 != 0 || row > slot {
-            let what = format!("rows of {hidden} {dtype} elements (a row of a channel's slot has {slot} bytes)");
-            return Err(CollectiveError::NoFusedKernel { what });
+        if !matches!(dtype, Dtype::F16 | Dtype::BF16) || hidden == 0 || hidden % 4 != 0 {
+            return Err(no_kernel(shape, &self.settled.layout));
         }
         let captured = self.enter(stream)?;
-        let rows_at_once = u32::try_from(slot / row).unwrap_or(u32::MAX).max(1);
         let mut first = 0;
-        loop {
-            let part = NormShape { tokens: (tokens - first).min(rows_at_once), ..shape };
+        // All ranks know that there are no rows.
+        while first < tokens {
+            let (rows, planned) = self.plan_norm(NormShape { tokens: tokens - first, ..shape }, captured)?;
             // SAFETY: the caller's promise.
-            unsafe { self.launch_norm(stream, operands, part, first, captured)? };
-            first += part.tokens;
-            if first >= tokens {
-                return Ok(());
-            }
+            unsafe { self.launch_norm(stream, operands, NormShape { tokens: rows, ..shape }, first, &planned)? };
+            first += rows;
+        }
+        Ok(())
+    }
+
+    /// How many of the rows a launch takes, and how it runs.
+    fn plan_norm(&mut self, shape: NormShape, captured: bool) -> Result<(u32, Planned), CollectiveError> {
+        let layout = self.settled.layout;
+        let rows =
+            |bundles: u64| shape.tokens.min(u32::try_from(bundles / bundles_of_row(shape.hidden)).unwrap_or(u32::MAX));
+        let (by_lines, by_words) = (rows(layout.bundles()), rows(layout.slot_words / BUNDLE_WORDS));
+        // No part of it is in place.
+        let places = Places { input: 0, output: 1, registered: None };
+        let mut found = (by_lines, self.plan(&shape.call(by_lines), captured, &places)?);
+        if found.1.launch.algorithm == Algorithm::OneShotPush {
+            found = (by_words, self.plan(&shape.call(by_words), captured, &places)?);
+        }
+        if !matches!(found.1.launch.algorithm, Algorithm::OneShotPush | Algorithm::LinePush) {
+            let why = "it is made for GPUs that reach each other, one process on each";
+            return Err(CollectiveError::NotHere { kind: Kind::AllReduceNorm, why });
+        }
+        match found.0 {
+            0 => Err(no_kernel(shape, &layout)),
+            _ => Ok(found),
         }
     }
 
@@ -82,11 +105,11 @@ impl Channel {
         operands: &NormOperands<'_>,
         shape: NormShape,
         first: u32,
-        captured: bool,
+        planned: &Planned,
     ) -> Result<(), CollectiveError> {
         let NormShape { tokens, hidden, dtype, epsilon } = shape;
-        let count = u64::from(tokens) * u64::from(hidden);
-        let call = Call { kind: Kind::AllReduceNorm, count, dtype, operation: ReduceOperation::Sum, root: 0 };
+        let call = shape.call(tokens);
+        let count = call.count;
         let (bytes, skipped) = (count * dtype.bytes(), u64::from(first) * u64::from(hidden));
         let address = |operand: Operand<'_>, name, bytes: u64, skipped: u64, multiple: u64| {
             let operand = Operand { offset: operand.offset + skipped, ..operand };
@@ -105,12 +128,7 @@ impl Channel {
         let weight = address(operands.weight, "weight", u64::from(hidden) * dtype.bytes(), 0, 8)?;
         let scale = operands.scale.map(|scale| address(scale, "scale", 4, 0, 4)).transpose()?;
         let places = Places { input, output, registered: None };
-        let planned = self.plan(&call, captured, &places)?;
-        if planned.launch.algorithm != Algorithm::OneShotPush {
-            let why = "it is made for GPUs that reach each other, one process on each";
-            return Err(CollectiveError::NotHere { kind: call.kind, why });
-        }
-        let mut parameters = self.parameters(&call, &planned, &places, (0, count));
+        let mut parameters = self.parameters(&call, planned, &places, (0, count));
         // Rows of other lengths are other calls.
         parameters.header = with_operands(parameters.header, hidden);
         parameters.fingerprint = parameters.header.fingerprint();
@@ -118,9 +136,9 @@ impl Channel {
         (norm.residual, norm.residual_output, norm.weight) = (residual, residual_output, weight);
         (norm.scale, norm.tokens, norm.hidden, norm.epsilon) = (scale.unwrap_or(0), tokens, hidden, epsilon);
         let grid = Grid { blocks: tokens.clamp(1, self.placed.most_blocks.into()), threads: norm_threads(hidden) };
-        let kernels = self.kernels.get(&element(dtype)?);
+        let (kernels, lines) = (self.kernels.get(&element(dtype)?), planned.launch.algorithm == Algorithm::LinePush);
         // SAFETY: the caller's promise; one block for each multiprocessor at most is resident.
-        let launched = kernels.map(|kernels| unsafe { kernels.launch_norm(stream, &norm, grid) }).transpose()?;
+        let launched = kernels.map(|kernels| unsafe { kernels.launch_norm(stream, &norm, grid, lines) }).transpose()?;
         match launched {
             Some(true) => Ok(()),
             _ => Err(CollectiveError::NoFusedKernel { what: format!("{dtype}") }),
@@ -128,7 +146,38 @@ impl Channel {
     }
 }
 
-/// Threads of a block for rows of `hidden` elements, four in a word.
+impl NormShape {
+    /// The call of so many rows.
+    fn call(&self, rows: u32) -> Call {
+        let count = u64::from(rows) * u64::from(self.hidden);
+        Call { kind: Kind::AllReduceNorm, count, dtype: self.dtype, operation: ReduceOperation::Sum, root: 0 }
+    }
+}
+
+fn no_kernel(shape: NormShape, layout: &ChannelLayout) -> CollectiveError {
+    let NormShape { hidden, dtype, .. } = shape;
+    let most = layout.bundles().max(layout.slot_words / BUNDLE_WORDS) * BUNDLE_PIECES * 16;
+    let what = format!("rows of {hidden} {dtype} elements (a row in a channel's slots has at most {most} bytes)");
+    CollectiveError::NoFusedKernel { what }
+}
+
+/// Bundles of a row, which begins with one.
+fn bundles_of_row(hidden: u32) -> u64 {
+    (u64::from(hidden) * 2).div_ceil(16 * BUNDLE_PIECES).max(1)
+}
+
+/// Threads of a block: a warp for each bundle of a row, as far as there are that many.
 fn norm_threads(hidden: u32) -> u32 {
-    (hidden / 4).next_multiple_of(32).clamp(64, 512)
+    u32::try_from(bundles_of_row(hidden) * 32).unwrap_or(MOST_THREADS).min(MOST_THREADS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_a_warp_for_each_bundle() {
+        assert_eq!([4, 480, 481, 8192, 9600, 100_000].map(norm_threads), [32, 32, 64, 576, 640, 640]);
+        assert_eq!((bundles_of_row(0), bundles_of_row(8192)), (1, 18));
+    }
 }

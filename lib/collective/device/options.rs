@@ -5,7 +5,7 @@ use super::CollectiveError;
 use crate::base::env;
 use crate::collective::{Algorithm, Determinism, Table};
 use crate::execute::ExecuteError;
-use crate::memory::device::collective::params::ChannelLayout;
+use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout};
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ const DEFAULT_PUSH: u64 = 1 << 20;
 const DEFAULT_STAGING: u64 = 64 << 20;
 /// All slots of one parity together, by default.
 const MOST_SLOTS: u64 = 8 << 20;
+/// All slots of lines of one parity together, by default.
+const MOST_LINES: u64 = 8 << 20;
 
 /// How a channel is made; equal on all ranks.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +23,9 @@ pub struct ChannelOptions {
     /// Largest message that goes by words with flags, bytes; the channel holds four times as much for each rank. 1 MiB by
     /// default, less for more than 8 ranks.
     pub push_bytes: Option<u64>,
+    /// Largest message that goes by lines, bytes; the channel holds a little more than twice as much for each peer. 8 MiB by
+    /// default, for more than 2 ranks as much for all peers together.
+    pub line_bytes: Option<u64>,
     /// Staging of buffers that are not registered, bytes; the channel holds it twice. 64 MiB by default.
     pub staging_bytes: Option<u64>,
     /// What every call promises.
@@ -49,6 +54,7 @@ impl ChannelOptions {
         let unreadable = |error: env::EnvError| CollectiveError::from(ExecuteError::from(error));
         let default_push = DEFAULT_PUSH.min(MOST_SLOTS / u64::from(ranks.max(1)));
         let push = self.push_bytes.unwrap_or(default_push).max(16);
+        let lines = self.line_bytes.unwrap_or(MOST_LINES / u64::from(ranks.saturating_sub(1).max(1))).max(16);
         let staging = self.staging_bytes.unwrap_or(DEFAULT_STAGING).max(4096 * u64::from(ranks));
         let algorithm = match self.algorithm {
             Some(algorithm) => Some(algorithm),
@@ -63,7 +69,7 @@ impl ChannelOptions {
             Some(limit) => limit,
             None => env::seconds(env::TIMEOUT).map_err(unreadable)?.unwrap_or(DEFAULT_LIMIT),
         };
-        let layout = ChannelLayout::new(ranks, push.div_ceil(8), staging);
+        let layout = ChannelLayout::new(ranks, push.div_ceil(8), lines.div_ceil(16 * BUNDLE_PIECES), staging);
         Ok(Settled { layout, determinism: self.determinism, algorithm, table, limit })
     }
 }
@@ -75,6 +81,7 @@ impl Settled {
         let table = self.table.as_ref().map(|table| serde_json::to_string(table).unwrap_or_default());
         vec![
             ("bytes of a slot", (self.layout.slot_words * 8).to_string()),
+            ("bytes of lines", self.layout.line_bytes.to_string()),
             ("bytes of staging", self.layout.staging_bytes.to_string()),
             ("determinism", self.determinism.name().to_string()),
             ("forced algorithm (CROSSMESH_ALGORITHM)", algorithm.to_string()),

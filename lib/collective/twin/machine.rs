@@ -5,7 +5,7 @@ use super::Memory;
 /// How a call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// `reduce_push`.
+    /// `reduce_push`, and `reduce_push_lines`, a line of which comes whole as a word does.
     Push,
     /// `reduce_two_shot` on registered buffers.
     TwoShot,

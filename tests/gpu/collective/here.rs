@@ -20,6 +20,7 @@ pub(crate) const NAMES: [&str; 8] = ["1", "2", "3", "4", "5", "8", "clean", "nor
 const ROOM: u64 = 4 << 20;
 /// Small, so that larger calls take several launches.
 const PUSH: u64 = 64 << 10;
+const LINES: u64 = 256 << 10;
 const STAGING: u64 = 256 << 10;
 const RANDOM: usize = 200;
 
@@ -94,6 +95,7 @@ impl Ranks {
 fn every_algorithm(ranks: u32) -> Result<Outcome, Failure> {
     let all = [
         Algorithm::OneShotPush,
+        Algorithm::LinePush,
         Algorithm::OneShotPull,
         Algorithm::TwoShotPush,
         Algorithm::TwoShot,
@@ -110,8 +112,8 @@ fn every_algorithm(ranks: u32) -> Result<Outcome, Failure> {
             if algorithm == Algorithm::ShardPush && !registered {
                 continue;
             }
-            let (push_bytes, staging_bytes) = (Some(PUSH), Some(STAGING));
-            let options = ChannelOptions { push_bytes, staging_bytes, ..ChannelOptions::default() };
+            let [push_bytes, line_bytes, staging_bytes] = [PUSH, LINES, STAGING].map(Some);
+            let options = ChannelOptions { push_bytes, line_bytes, staging_bytes, ..ChannelOptions::default() };
             let mut here = Ranks::new(ranks, &ChannelOptions { algorithm: Some(algorithm), ..options })?;
             if registered {
                 here.register()?;
@@ -156,9 +158,12 @@ fn trials(ranks: u32, algorithm: Algorithm) -> Vec<Trial> {
 }
 
 fn normed() -> Result<Outcome, Failure> {
-    for (ranks, tokens, hidden) in [(2, 1, 8192), (2, 64, 8192), (2, 3, 132), (3, 5, 4096), (4, 200, 4)] {
-        if let Some(wrong) = super::norm::wrong(ranks, tokens, hidden)? {
-            return Ok(Outcome::failed("", ranks, format!("{tokens} rows of {hidden}: {wrong}")));
+    let shapes = [(2, 1, 8192), (2, 64, 8192), (2, 300, 8192), (2, 3, 16384), (2, 3, 132), (3, 5, 4096), (4, 200, 4)];
+    for (ranks, tokens, hidden) in shapes {
+        for algorithm in [Algorithm::LinePush, Algorithm::OneShotPush] {
+            if let Some(wrong) = super::norm::wrong(ranks, (tokens, hidden), algorithm)? {
+                return Ok(Outcome::failed("", ranks, format!("{tokens} rows of {hidden} by {algorithm}: {wrong}")));
+            }
         }
     }
     Ok(Outcome::passed("", 2))

@@ -3,7 +3,7 @@
 use super::trial::Random;
 use crate::access::{put, take};
 use crate::moving::deadline;
-use crossmesh::collective::{ReduceOperation, reduce};
+use crossmesh::collective::{Algorithm, ReduceOperation, reduce};
 use crossmesh::comm::{
     Buffer, Channel, ChannelOptions, Device, DeviceMemory, NormOperands, NormShape, Operand, Stream,
 };
@@ -24,10 +24,15 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Rows of `hidden` bfloat16 on `ranks` ranks of this process.
-pub(crate) fn wrong(ranks: u32, tokens: u32, hidden: u32) -> Result<Option<String>, Box<dyn Error>> {
+pub(crate) fn wrong(
+    ranks: u32,
+    (tokens, hidden): (u32, u32),
+    algorithm: Algorithm,
+) -> Result<Option<String>, Box<dyn Error>> {
     let count = Device::count()?;
     let devices = (0..ranks).map(|rank| Device::open(rank % count)).collect::<Result<Vec<_>, _>>()?;
-    let mut channels = Channel::all(&devices, &ChannelOptions::default(), deadline())?;
+    let options = ChannelOptions { algorithm: Some(algorithm), ..ChannelOptions::default() };
+    let mut channels = Channel::all(&devices, &options, deadline())?;
     let elements = (tokens * hidden) as usize;
     let (rows, row) = (elements as u64 * 2, u64::from(hidden) * 2);
     let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| values(u64::from(rank) + 1, elements)).collect();

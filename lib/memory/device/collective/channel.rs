@@ -60,6 +60,8 @@ impl ChannelEnd {
             limit: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
             slots: layout.slots,
             slot_words: layout.slot_words,
+            lines: layout.lines,
+            line_bytes: layout.line_bytes,
             staging: layout.staging,
             staging_bytes: layout.staging_bytes,
             rank,

@@ -2,7 +2,7 @@
 //! launched. Guarantee: as [`super::super::Kernels`]; a launch that may start early has the attribute of programmatic stream
 //! serialisation where the device knows it, and the kernels wait for what stands before them before they read anything.
 
-use super::params::{Call, Element, NormCall, PART_EARLY};
+use super::params::{BUNDLE_PIECES, Call, Element, NormCall, PART_EARLY};
 use crate::memory::device::cache::machine_code;
 use crate::memory::device::error::DeviceError;
 use crate::memory::device::gpu::Device;
@@ -25,6 +25,8 @@ pub const FILES: [(&str, &[Element]); 4] = [
 pub enum CollectiveKernel {
     /// All-reduce: every rank pushes its input to all, each reduces all of it. Takes `8 * slot_words` bytes.
     ReducePush,
+    /// All-reduce: the same in lines, which links must keep together. Takes as many bytes as the bundles of a slot carry.
+    ReducePushLines,
     /// All-reduce: every rank reads all inputs.
     ReducePull,
     /// All-reduce: every rank reduces a shard from all inputs and writes it to all outputs.
@@ -52,8 +54,9 @@ pub enum CollectiveKernel {
 
 impl CollectiveKernel {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ReducePush,
+        Self::ReducePushLines,
         Self::ReducePull,
         Self::ReduceTwoShot,
         Self::ReducePushShards,
@@ -71,6 +74,7 @@ impl CollectiveKernel {
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReducePush => "reduce_push",
+            Self::ReducePushLines => "reduce_push_lines",
             Self::ReducePull => "reduce_pull",
             Self::ReduceTwoShot => "reduce_two_shot",
             Self::ReducePushShards => "reduce_push_shards",
@@ -106,8 +110,10 @@ pub struct CollectiveKernels {
     device: Device,
     element: Element,
     functions: Vec<Function>,
-    push_pair: Function,
-    norm: Option<Function>,
+    /// In the order of [`PAIRS`].
+    pairs: Vec<Function>,
+    /// In the order of [`NORMS`]; empty where there are none for the element.
+    norms: Vec<Function>,
 }
 
 static LOADED: Mutex<Vec<Weak<CollectiveKernels>>> = Mutex::new(Vec::new());
@@ -144,15 +150,15 @@ impl CollectiveKernels {
             kernels.map(|kernel| kernel.name()).collect::<Vec<_>>()
         };
         let [(reduce, _), (gather, _), (norm, normed), _] = FILES;
-        let reducing = [names(false), vec![PUSH_PAIR]].concat();
+        let reducing = [names(false), PAIRS.to_vec()].concat();
         let mut functions = module(device, reduce, Some(&define), &reducing)?;
-        let push_pair = functions.remove(functions.len() - 1);
+        let pairs = functions.split_off(functions.len() - PAIRS.len());
         functions.extend(module(device, gather, None, &names(true))?);
-        let norm = match normed.contains(&element) {
-            true => module(device, norm, Some(&define), &["reduce_norm"])?.first().copied(),
-            false => None,
+        let norms = match normed.contains(&element) {
+            true => module(device, norm, Some(&define), &NORMS)?,
+            false => Vec::new(),
         };
-        Ok(Self { device: device.clone(), element, functions, push_pair, norm })
+        Ok(Self { device: device.clone(), element, functions, pairs, norms })
     }
 
     /// Launches `kernel`, after whatever `stream` has.
@@ -169,22 +175,35 @@ impl CollectiveKernels {
     ) -> Result<(), DeviceError> {
         let argument = (&raw const *call) as *mut c_void;
         let function = match kernel {
-            CollectiveKernel::ReducePush if is_for_pair(call, grid) => self.push_pair,
+            CollectiveKernel::ReducePush if is_a_word_each(call, grid) => self.pairs[0],
+            CollectiveKernel::ReducePushLines if is_whole_pair(call) => self.pairs[1],
             _ => self.functions[kernel as usize],
         };
         // SAFETY: the kernel takes this structure; its addresses are the caller's promise.
         unsafe { self.launch_one(stream, kernel.name(), function, argument, grid, call.parts) }
     }
 
-    /// Launches the fused all-reduce, residual addition and RMSNorm; `false`: there is none for this element type.
+    /// Launches the fused all-reduce, residual addition and RMSNorm, by lines or by words; `false`: there is none for this
+    /// element type.
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
-    pub unsafe fn launch_norm(&self, stream: &Stream, call: &NormCall, grid: Grid) -> Result<bool, DeviceError> {
-        let Some(norm) = self.norm else { return Ok(false) };
+    pub unsafe fn launch_norm(
+        &self,
+        stream: &Stream,
+        call: &NormCall,
+        grid: Grid,
+        lines: bool,
+    ) -> Result<bool, DeviceError> {
+        let kind = match lines {
+            true if is_norm_pair(call, grid) => 0,
+            true => 1,
+            false => 2,
+        };
+        let Some(&norm) = self.norms.get(kind) else { return Ok(false) };
         let argument = (&raw const *call) as *mut c_void;
         // SAFETY: as above.
-        unsafe { self.launch_one(stream, "reduce_norm", norm, argument, grid, call.call.parts)? };
+        unsafe { self.launch_one(stream, NORMS[kind], norm, argument, grid, call.call.parts)? };
         Ok(true)
     }
 
@@ -225,11 +244,27 @@ impl CollectiveKernels {
     }
 }
 
-/// What `ReducePush` is between two ranks with no more than a word for each thread.
-const PUSH_PAIR: &str = "reduce_push_pair";
+/// What `ReducePush` is between two ranks with no more than a word for each thread, and `ReducePushLines` between two ranks
+/// with aligned pieces.
+const PAIRS: [&str; 2] = ["reduce_push_pair", "reduce_push_lines_pair"];
+/// The fused kernels: of two ranks with aligned rows of no more than a bundle for each warp, of others, of others by words.
+const NORMS: [&str; 3] = ["reduce_norm_pair", "reduce_norm", "reduce_norm_words"];
 
-fn is_for_pair(call: &Call, grid: Grid) -> bool {
+fn is_a_word_each(call: &Call, grid: Grid) -> bool {
     call.channel.ranks == 2 && call.bytes.div_ceil(8) <= u64::from(grid.blocks) * u64::from(grid.threads)
+}
+
+fn is_whole_pair(call: &Call) -> bool {
+    call.channel.ranks == 2 && (call.input | call.output | call.bytes).is_multiple_of(16)
+}
+
+fn is_norm_pair(norm: &NormCall, grid: Grid) -> bool {
+    let row = u64::from(norm.hidden) * 2;
+    let read = norm.call.input | norm.residual | norm.residual_output | norm.weight | row;
+    // What becomes fp8 is stored by 4 bytes.
+    let written = if norm.scale == 0 { norm.call.output } else { 0 };
+    let at_once = row.div_ceil(16 * BUNDLE_PIECES) <= u64::from(grid.threads) / 32;
+    norm.call.channel.ranks == 2 && (read | written).is_multiple_of(16) && at_once
 }
 
 /// The macro that a file is compiled with.

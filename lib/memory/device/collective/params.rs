@@ -15,6 +15,11 @@ pub const EPOCH_BITS: u32 = 16;
 /// Slots and flags are cleared when a sequence is a multiple of this.
 pub const CLEAN_EVERY: u64 = 1 << 14;
 
+/// Pieces of 16 bytes that a bundle carries: what a warp sends at once as lines.
+pub const BUNDLE_PIECES: u64 = 60;
+/// Bytes of a bundle as lines, flags among them.
+pub const BUNDLE_BYTES: u64 = 1024;
+
 /// Copy the input to staging, whence peers read it.
 pub const PART_STAGE: u32 = 1;
 /// Wait until all peers' data may be read.
@@ -208,6 +213,10 @@ pub struct Channel {
     pub slots: u64,
     /// Words of a slot, 16 bytes each, which carry 8 bytes.
     pub slot_words: u64,
+    /// Offset of the slots of lines, one for each peer.
+    pub lines: u64,
+    /// Bytes of a slot of lines, a multiple of [`BUNDLE_BYTES`].
+    pub line_bytes: u64,
     /// Offset of staging.
     pub staging: u64,
     /// Bytes of staging of one parity, a multiple of 16.
@@ -292,6 +301,10 @@ pub struct ChannelLayout {
     pub slots: u64,
     /// Words of a slot.
     pub slot_words: u64,
+    /// Offset of the slots of lines.
+    pub lines: u64,
+    /// Bytes of a slot of lines.
+    pub line_bytes: u64,
     /// Offset of staging.
     pub staging: u64,
     /// Bytes of staging of one parity.
@@ -301,20 +314,29 @@ pub struct ChannelLayout {
 }
 
 impl ChannelLayout {
-    /// For `ranks` ranks: slots of `slot_words` words and two times `staging_bytes` bytes, rounded up to 128.
-    pub const fn new(ranks: u32, slot_words: u64, staging_bytes: u64) -> Self {
+    /// For `ranks` ranks: slots of `slot_words` words, slots of `bundles` bundles of lines, and two times `staging_bytes` bytes,
+    /// rounded up to 128.
+    pub const fn new(ranks: u32, slot_words: u64, bundles: u64, staging_bytes: u64) -> Self {
         let parities = 2;
         let flags = parities * PHASES as u64 * MAX_BLOCKS as u64 * ranks.next_multiple_of(8) as u64 * 4;
         let slots = AT_FLAGS + flags;
         let slot_words = slot_words.next_multiple_of(8);
-        let staging = slots + parities * ranks as u64 * slot_words * 16;
+        let lines = slots + parities * ranks as u64 * slot_words * 16;
+        let line_bytes = bundles * BUNDLE_BYTES;
+        let staging = lines + parities * (ranks as u64).saturating_sub(1) * line_bytes;
         let staging_bytes = staging_bytes.next_multiple_of(128);
-        Self { slots, slot_words, staging, staging_bytes, bytes: staging + parities * staging_bytes }
+        let bytes = staging + parities * staging_bytes;
+        Self { slots, slot_words, lines, line_bytes, staging, staging_bytes, bytes }
+    }
+
+    /// Bundles that fit a slot of lines.
+    pub const fn bundles(&self) -> u64 {
+        self.line_bytes / BUNDLE_BYTES
     }
 }
 
 const _: () = assert!(size_of::<Header>() == 32);
 const _: () = assert!(size_of::<CollectiveVerdict>() == 104);
-const _: () = assert!(size_of::<Channel>() == 640);
-const _: () = assert!(size_of::<Call>() == 752);
-const _: () = assert!(size_of::<NormCall>() == 800);
+const _: () = assert!(size_of::<Channel>() == 656);
+const _: () = assert!(size_of::<Call>() == 768);
+const _: () = assert!(size_of::<NormCall>() == 816);
