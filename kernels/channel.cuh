@@ -199,8 +199,13 @@ __device__ __noinline__ bool clean(const Call &call, u64 sequence) {
 
 // What stands before this call in the stream has ended, once this returns.
 __device__ __forceinline__ void enter_stream(const Call &call) {
-  if (call.parts & PART_EARLY) launch_dependents();
   wait_for_prerequisites();
+  if (call.parts & PART_FOLLOWED) launch_dependents();
+}
+
+// The block has heard of this call from each peer's block of the same number, so that those it waits for are resident.
+__device__ __forceinline__ void all_have_started(const Call &call) {
+  if (call.parts & PART_EARLY) launch_dependents();
 }
 
 // Takes the block's turn: from now on it may send.

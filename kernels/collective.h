@@ -34,6 +34,9 @@ static const u32 PART_LEAVE = 4;  // wait until no peer reads here, and until pe
 // What follows in the stream may start before the end, and this before the end of what stands before it: not where ranks
 // share a device, since what starts early takes the place that the other rank's blocks need.
 static const u32 PART_EARLY = 8;
+// With it: what follows may start at once. Without: once this launch waits for no rank's start any more; else what follows,
+// which only waits, may keep a launch of another channel out that a peer waits for, and the other way round there.
+static const u32 PART_FOLLOWED = 16;
 
 // Where a wait was, for verdicts.
 static const u32 WAIT_WORD = 0;    // a data word with its flag

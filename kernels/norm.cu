@@ -172,6 +172,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm_pair(cons
       if (came) part = take_sum<true>(norm, rows, row, bundle, sums, residual, total);
     }
     if (!find_factor(norm, rows, row, came, total, factor)) return;
+    all_have_started(call);
     store_normed_part<true>(norm, rows, row, bundle, part, weight, factor);
   }
 }
@@ -201,6 +202,7 @@ __device__ __forceinline__ void norm_rows(const NormCall &norm) {
       if (came) take_sum<false>(norm, rows, row, bundle, sums, load(norm.residual, row, bundle), total);
     }
     if (!find_factor(norm, rows, row, came, total, factor)) return;
+    all_have_started(call);
     for (u32 bundle = rows.warp; bundle < rows.bundles; bundle += rows.warps) {
       store_normed_part<false>(norm, rows, row, bundle, load(norm.residual_output, row, bundle),
                                load(norm.weight, 0, bundle), factor);

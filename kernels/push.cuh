@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push_pair(const __gr
   if (!is_busy || !turn.sound) return;
   Awaited<1> theirs = {{awaited}, {peer}};
   if (!receive(call, turn, theirs)) return;
+  all_have_started(call);
   uint2 other = make_uint2(theirs.words[0].x, theirs.words[0].z);
   Number sums[Type::COUNT], values[Type::COUNT];
   Type::unpack(rank == 0 ? own : other, sums);
@@ -61,6 +62,7 @@ __device__ __forceinline__ void push_all(const Call &call, const Share &share) {
     if (!once) load_words<SPAN>(call.input, call.bytes, word, share, own);
     uint2 result[SPAN];
     if (!reduce_words<SPAN, SOURCES>(call, turn, word, share, own, result)) return;
+    all_have_started(call);
 #pragma unroll
     for (u32 number = 0; number < SPAN; ++number) {
       store_8(call.output, call.bytes, word + number * share.step, result[number]);
@@ -100,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) scatter_push(const __grid_c
   for (u32 word = share.first; word < share.words && turn.sound; word += share.step) {
     uint2 own = load_8(mine, call.bytes, word), result;
     if (!reduce_words<1, SOURCES_AT_ONCE>(call, turn, word, share, &own, &result)) return;
+    all_have_started(call);
     store_8(call.output, call.bytes, word, result);
   }
 }
@@ -118,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_two_push(const __gri
     uint2 own = load_8(call.input + mine.begin, mine.bytes, word), result;
     turn.sound = reduce_words<1, SOURCES_AT_ONCE>(call, turn, word, share, &own, &result);
     if (!turn.sound) return;
+    all_have_started(call);
     send_to_all(call, turn, share.words + word, result);
     store_8(call.output + mine.begin, mine.bytes, word, result);
   }

@@ -38,6 +38,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push_lines_pair(cons
     if (next < all.bundles) send_bundle<Lines>(call, turn, next, following);
     uint4 result[2];
     if (!reduce_pair<Lines>(call, turn, bundle, own, result)) return;
+    all_have_started(call);
     store_bundle<true>(call.output, call.bytes, bundle, result);
     own = following;
     bundle = next;
@@ -58,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push_lines(const __g
     if (next < all.bundles) send_bundle<Lines>(call, turn, next, own(next));
     uint4 result[2];
     if (!reduce_bundle<Lines>(call, turn, bundle, [&] { return own(bundle); }, result)) return;
+    all_have_started(call);
     store_bundle<false>(call.output, call.bytes, bundle, result);
   }
 }

@@ -130,5 +130,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_ring(const __grid_co
   ring.words = share.words;
   ring.incoming = slot_of(call, turn, rank, ring.left);
   ring.outgoing = slot_of(call, turn, ring.right, rank);
-  if (turn.sound && reduce_round(call, turn, share, ring)) gather_round(call, turn, share, ring);
+  if (!turn.sound || !reduce_round(call, turn, share, ring)) return;
+  all_have_started(call);
+  gather_round(call, turn, share, ring);
 }

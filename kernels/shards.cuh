@@ -58,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push_shards(const __
     send_ragged_shards(call, turn, shard);
   }
   if (!meet(call, turn, gate, 0, true)) return;
+  all_have_started(call);
   if (whole) {
     spread_shard<true, SPREAD>(call, sources, targets, all);
   } else {

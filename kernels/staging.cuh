@@ -13,7 +13,7 @@ struct Shares {
 };
 
 // Without parts the host has ordered the ranks: the channel is not touched.
-__device__ __forceinline__ bool is_ordered(const Call &call) { return (call.parts & ~PART_EARLY) == 0; }
+__device__ __forceinline__ bool is_ordered(const Call &call) { return (call.parts & ~(PART_EARLY | PART_FOLLOWED)) == 0; }
 
 __device__ __forceinline__ Turn begin_pull(const Call &call) {
   if (is_ordered(call)) return {0, 0, 0, 0, true};
@@ -99,5 +99,7 @@ __device__ __forceinline__ bool open_inputs(const Call &call, Turn &turn, const 
   }
   announce(call, turn);
   if (enters && turn.sound) turn.sound = await_flag(call, turn, gate, 0, staged);
-  return __syncthreads_and(turn.sound);
+  if (!__syncthreads_and(turn.sound)) return false;
+  all_have_started(call);
+  return true;
 }

@@ -5,7 +5,7 @@
 use super::{Algorithm, Call, Kind};
 use crate::memory::device::collective::CollectiveKernel as Kernel;
 use crate::memory::device::collective::params::{
-    BUNDLE_PIECES, ChannelLayout, Element, PART_EARLY, PART_ENTER, PART_LEAVE, PART_STAGE,
+    BUNDLE_PIECES, ChannelLayout, Element, PART_EARLY, PART_ENTER, PART_FOLLOWED, PART_LEAVE, PART_STAGE,
 };
 
 /// Bytes that a thread of a pull has under way: four pieces of 16 (`UNROLL` in pull.cuh).
@@ -41,6 +41,8 @@ pub struct Ground {
     pub in_place: bool,
     /// Whether a launch may begin before what stands before it has ended.
     pub early: bool,
+    /// Whether two launches are resident in the channel's part of the device.
+    pub few: bool,
 }
 
 /// Launches of `call` by `algorithm`.
@@ -73,7 +75,11 @@ fn kernel(kind: Kind, algorithm: Algorithm) -> Option<Kernel> {
 }
 
 fn parts(algorithm: Algorithm, ground: &Ground) -> u32 {
-    let early = if ground.early { PART_EARLY } else { 0 };
+    let early = match (ground.early, ground.few) {
+        (false, _) => 0,
+        (true, false) => PART_EARLY,
+        (true, true) => PART_EARLY | PART_FOLLOWED,
+    };
     let reads = match algorithm {
         Algorithm::OneShotPull | Algorithm::TwoShot if ground.registered => PART_ENTER | PART_LEAVE,
         Algorithm::OneShotPull | Algorithm::TwoShot => PART_STAGE | PART_ENTER,
@@ -118,7 +124,7 @@ mod tests {
 
     fn ground(ranks: u32, registered: bool) -> Ground {
         let layout = ChannelLayout::new(ranks, 1 << 16, 100, 1 << 20);
-        Ground { layout, ranks, threads: 8192, registered, in_place: false, early: true }
+        Ground { layout, ranks, threads: 8192, registered, in_place: false, early: true, few: false }
     }
 
     #[test]
@@ -163,6 +169,8 @@ mod tests {
         assert_eq!(of(Algorithm::OneShotPull, false).elements, MOST / 4);
         assert_eq!(of(Algorithm::OneShotPull, true).elements, 8192 * 64 / 4);
         assert_eq!(of(Algorithm::TwoShot, false).parts, PART_ENTER | PART_LEAVE | PART_EARLY);
+        let few = Ground { few: true, ..ground(2, true) };
+        assert_eq!(steps(&call, Element::F32, Algorithm::Ring, &few).parts, PART_EARLY | PART_FOLLOWED);
     }
 
     #[test]

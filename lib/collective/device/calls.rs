@@ -219,19 +219,26 @@ impl Channel {
         let choice = self.explain(call, captured, registered)?;
         log::debug!("rank {}: {call}: {choice}", self.rank);
         let Choice { algorithm, blocks, threads, .. } = choice;
+        let all_threads = u64::from(blocks) * u64::from(threads);
         let ground = Ground {
             layout: self.settled.layout,
             ranks: self.ranks,
-            threads: u64::from(blocks) * u64::from(threads),
+            threads: all_threads,
             registered,
             in_place,
             early: self.placed.alone,
+            few: self.are_few(all_threads),
         };
         let element = element(call.dtype).unwrap_or(Element::U8);
         let launch = Launch { algorithm, blocks, threads, registered };
         let planned = Planned { launch, steps: steps(call, element, algorithm, &ground) };
         self.known.insert(shape, planned);
         Ok(planned)
+    }
+
+    /// Whether two launches of so many threads are resident in the channel's part of the device.
+    pub(super) fn are_few(&self, threads: u64) -> bool {
+        2 * threads <= 512 * u64::from(self.placed.most_blocks)
     }
 
     /// # Safety

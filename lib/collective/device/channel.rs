@@ -79,7 +79,7 @@ impl Channel {
         let near: Vec<(bool, bool)> = gather(group, &near, deadline)?;
         let nvlink = near.iter().all(|&(nvlink, _)| nvlink);
         let reached = near.iter().all(|&(_, reached)| reached) && links_are_good(group, device, deadline)?;
-        let placed = placed(&members, nvlink, reached);
+        let placed = placed(&members, nvlink, reached, options.at_once());
         let settled = options.settle(group.size() as u32, &architecture(placed.capability));
         let settled = commit(group, settled, deadline)?;
         expect_equal(group, &settled.fields(), deadline)?;
@@ -102,7 +102,8 @@ impl Channel {
         let members: Vec<Member> = devices.iter().map(Member::new).collect();
         let near: Vec<(bool, bool)> = devices.iter().map(|device| reach(device, &members)).collect::<Result<_, _>>()?;
         let nvlink = near.iter().all(|&(nvlink, _)| nvlink);
-        let placed = placed(&members, nvlink, near.iter().all(|&(_, reached)| reached));
+        let reached = near.iter().all(|&(_, reached)| reached);
+        let placed = placed(&members, nvlink, reached, options.at_once());
         let settled = options.settle(ranks as u32, &architecture(placed.capability))?;
         let owns: Vec<Own> =
             devices.iter().map(|device| Own::new(device, &settled, deadline)).collect::<Result<_, _>>()?;

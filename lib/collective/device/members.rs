@@ -34,7 +34,7 @@ impl Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) connection: Connection,
-    /// Blocks that a rank may have resident: one for each multiprocessor, shared among ranks of a device.
+    /// Blocks of 512 threads that a call may have: together, those of all ranks and channels that share a device are resident.
     pub(super) most_blocks: u16,
     /// Whether no two ranks share a device.
     pub(super) alone: bool,
@@ -42,8 +42,9 @@ pub(super) struct Placed {
     pub(super) capability: (u32, u32),
 }
 
-/// How members are placed; `nvlink` says whether all pairs are joined by it, `reached` whether all reach each other.
-pub(super) fn placed(members: &[Member], nvlink: bool, reached: bool) -> Placed {
+/// How members are placed; `nvlink` says whether all pairs are joined by it, `reached` whether all reach each other, `at_once`
+/// how many channels run calls at the same time.
+pub(super) fn placed(members: &[Member], nvlink: bool, reached: bool, at_once: u32) -> Placed {
     let sharers = |member: &Member| members.iter().filter(|other| other.uuid == member.uuid).count() as u32;
     let most_sharers = members.iter().map(sharers).max().unwrap_or(1).max(1);
     let by_processes = members.iter().any(|one| members.iter().any(|two| one.uuid == two.uuid && one.pid != two.pid));
@@ -52,7 +53,7 @@ pub(super) fn placed(members: &[Member], nvlink: bool, reached: bool) -> Placed 
         (false, true) => Connection::FullNvlink,
         (false, false) => Connection::Partial,
     };
-    let blocks = members.iter().map(|member| member.multiprocessors / most_sharers).min().unwrap_or(1);
+    let blocks = members.iter().map(|member| member.multiprocessors / most_sharers / at_once.max(1)).min().unwrap_or(1);
     Placed {
         connection,
         most_blocks: u16::try_from(blocks.max(1)).unwrap_or(u16::MAX),
@@ -122,19 +123,20 @@ mod tests {
 
     #[test]
     fn processes_on_one_gpu_are_ordered_by_hosts() {
-        let of = |members: &[Member]| placed(members, true, true);
+        let of = |members: &[Member]| placed(members, true, true, 1);
         let apart = of(&[member(1, 10), member(2, 11)]);
         assert_eq!((apart.connection, apart.most_blocks, apart.alone), (Connection::FullNvlink, 132, true));
         let shared = of(&[member(1, 10), member(2, 11), member(1, 12), member(2, 13)]);
         assert_eq!((shared.connection, shared.most_blocks, shared.alone), (Connection::Ordered, 66, false));
         let threads = of(&[member(1, 10), member(2, 10), member(1, 10)]);
         assert_eq!((threads.connection, threads.most_blocks), (Connection::FullNvlink, 66));
+        assert_eq!(placed(&[member(1, 10), member(2, 11)], true, true, 3).most_blocks, 44);
     }
 
     #[test]
     fn what_is_not_reached_is_ordered_by_hosts() {
         let members = [member(1, 10), member(2, 11)];
-        assert_eq!(placed(&members, false, true).connection, Connection::Partial);
-        assert_eq!(placed(&members, true, false).connection, Connection::Ordered);
+        assert_eq!(placed(&members, false, true, 2).connection, Connection::Partial);
+        assert_eq!(placed(&members, true, false, 2).connection, Connection::Ordered);
     }
 }

@@ -10,7 +10,7 @@ use crate::collective::{Algorithm, ReduceOperation, element};
 use crate::layout::Dtype;
 use crate::memory::device::Stream;
 use crate::memory::device::collective::Grid;
-use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, NormCall};
+use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, NormCall, PART_FOLLOWED};
 
 /// Words of a bundle that travels as words.
 const BUNDLE_WORDS: u64 = 2 * BUNDLE_PIECES;
@@ -137,6 +137,9 @@ impl Channel {
         (norm.scale, norm.tokens, norm.hidden, norm.epsilon) = (scale.unwrap_or(0), tokens, hidden, epsilon);
         let grid = Grid { blocks: tokens.clamp(1, self.placed.most_blocks.into()), threads: norm_threads(hidden) };
         let (kernels, lines) = (self.kernels.get(&element(dtype)?), planned.launch.algorithm == Algorithm::LinePush);
+        if !self.are_few(u64::from(grid.blocks) * u64::from(grid.threads)) {
+            norm.call.parts &= !PART_FOLLOWED;
+        }
         // SAFETY: the caller's promise; one block for each multiprocessor at most is resident.
         let launched = kernels.map(|kernels| unsafe { kernels.launch_norm(stream, &norm, grid, lines) }).transpose()?;
         match launched {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 const DEFAULT_LIMIT: Duration = Duration::from_secs(600);
 const DEFAULT_PUSH: u64 = 1 << 20;
+const DEFAULT_AT_ONCE: u32 = 2;
 const DEFAULT_STAGING: u64 = 64 << 20;
 /// All slots of one parity together, by default.
 const MOST_SLOTS: u64 = 8 << 20;
@@ -28,6 +29,9 @@ pub struct ChannelOptions {
     pub line_bytes: Option<u64>,
     /// Staging of buffers that are not registered, bytes; the channel holds it twice. 64 MiB by default.
     pub staging_bytes: Option<u64>,
+    /// Channels whose calls may run at the same time on a device: each gets its part of the device, so that all blocks of calls
+    /// that wait for other ranks are resident, whatever the order on each rank. 2 by default.
+    pub at_once: Option<u32>,
     /// What every call promises.
     pub determinism: Determinism,
     /// Forces an algorithm; `CROSSMESH_ALGORITHM` otherwise.
@@ -42,6 +46,7 @@ pub struct ChannelOptions {
 #[derive(Debug, Clone)]
 pub(super) struct Settled {
     pub(super) layout: ChannelLayout,
+    pub(super) at_once: u32,
     pub(super) determinism: Determinism,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) table: Option<Table>,
@@ -49,6 +54,10 @@ pub(super) struct Settled {
 }
 
 impl ChannelOptions {
+    pub(super) fn at_once(&self) -> u32 {
+        self.at_once.unwrap_or(DEFAULT_AT_ONCE).max(1)
+    }
+
     /// Fills in what was left open, for `ranks` ranks on GPUs of `architecture`.
     pub(super) fn settle(&self, ranks: u32, architecture: &str) -> Result<Settled, CollectiveError> {
         let unreadable = |error: env::EnvError| CollectiveError::from(ExecuteError::from(error));
@@ -70,7 +79,7 @@ impl ChannelOptions {
             None => env::seconds(env::TIMEOUT).map_err(unreadable)?.unwrap_or(DEFAULT_LIMIT),
         };
         let layout = ChannelLayout::new(ranks, push.div_ceil(8), lines.div_ceil(16 * BUNDLE_PIECES), staging);
-        Ok(Settled { layout, determinism: self.determinism, algorithm, table, limit })
+        Ok(Settled { layout, at_once: self.at_once(), determinism: self.determinism, algorithm, table, limit })
     }
 }
 
@@ -83,6 +92,7 @@ impl Settled {
             ("bytes of a slot", (self.layout.slot_words * 8).to_string()),
             ("bytes of lines", self.layout.line_bytes.to_string()),
             ("bytes of staging", self.layout.staging_bytes.to_string()),
+            ("channels at once", self.at_once.to_string()),
             ("determinism", self.determinism.name().to_string()),
             ("forced algorithm (CROSSMESH_ALGORITHM)", algorithm.to_string()),
             ("tuning table (CROSSMESH_TUNING)", table.unwrap_or_else(|| "none".into())),

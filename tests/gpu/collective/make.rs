@@ -28,13 +28,7 @@ pub(crate) fn before(trial: &Trial, rank: u32, ranks: u32, bytes: u64) -> Vec<u8
 
 /// What is wrong with a buffer after the call, by a ring where the bytes of its slots are stated: the output, or bytes that
 /// were not to be touched.
-pub(crate) fn wrong(
-    trial: &Trial,
-    rank: u32,
-    ranks: u32,
-    found: &[u8],
-    ring: Option<u64>,
-) -> Option<String> {
+pub(crate) fn wrong(trial: &Trial, rank: u32, ranks: u32, found: &[u8], ring: Option<u64>) -> Option<String> {
     let before = before(trial, rank, ranks, found.len() as u64);
     let (at, size) = (trial.offsets(rank, ranks).1 as usize, trial.sizes(ranks).1 as usize);
     let expected = trial.expected(rank, ranks, ring);

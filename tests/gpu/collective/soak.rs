@@ -85,7 +85,8 @@ fn soak(world: &Communicator, large: bool) -> Result<(u64, Option<String>), Fail
     let between = BETWEEN.max(wanted / TOGETHER as u64 / LOOKS);
     let (mut made, mut batch) = (0, 0u64);
     while made < wanted {
-        let steps: Vec<(usize, Step)> = (0..TOGETHER).map(|_| any_step(&mut random, &lanes, ranks, most, large)).collect();
+        let steps: Vec<(usize, Step)> =
+            (0..TOGETHER).map(|_| any_step(&mut random, &lanes, ranks, most, large)).collect();
         // The channels in one order here, in another there; but hosts that order calls wait for each other.
         let first = if ranks == 2 { (world.rank().0 as u64 + batch) as usize % LANES } else { 0 };
         for lane in (0..LANES).map(|number| (first + number) % LANES) {

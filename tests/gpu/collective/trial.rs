@@ -147,7 +147,8 @@ impl Trial {
             let size = (end - begin).div_ceil(8).div_ceil(ranks).max(1) * 8;
             let chunk = move |number: usize| (begin + number * size).min(end)..(begin + (number + 1) * size).min(end);
             let of_chunk = move |number: usize| {
-                let turned: Vec<&[u8]> = (0..ranks).map(|step| &inputs[(number + step) % ranks][chunk(number)]).collect();
+                let turned: Vec<&[u8]> =
+                    (0..ranks).map(|step| &inputs[(number + step) % ranks][chunk(number)]).collect();
                 self.reduced(&turned)
             };
             (0..ranks).flat_map(of_chunk)

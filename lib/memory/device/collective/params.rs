@@ -28,6 +28,8 @@ pub const PART_ENTER: u32 = 2;
 pub const PART_LEAVE: u32 = 4;
 /// Overlap with the start of what follows in the stream: not where ranks share a device.
 pub const PART_EARLY: u32 = 8;
+/// With [`PART_EARLY`]: what follows may start at once; otherwise when this launch waits for nobody's start any more.
+pub const PART_FOLLOWED: u32 = 16;
 
 /// Offset of the word that holds 1 + the rank that gave up.
 pub const AT_POISON: u64 = 0;
@@ -257,7 +259,7 @@ pub struct Call {
     pub operation: u32,
     /// Rank that broadcasts.
     pub root: u32,
-    /// Parts that are done; pull and two-shot without any but [`PART_EARLY`]: the host has ordered the ranks and nothing is
+    /// Parts that are done; pull and two-shot without any but [`PART_EARLY`] and [`PART_FOLLOWED`]: the host has ordered the ranks and nothing is
     /// waited for.
     pub parts: u32,
 }
