@@ -19,7 +19,7 @@ pub(crate) const NAMES: [&str; 8] = ["1", "2", "3", "4", "5", "8", "clean", "nor
 const ROOM: u64 = 4 << 20;
 /// Small, so that larger calls take several launches.
 const PUSH: u64 = 64 << 10;
-const LINES: u64 = 256 << 10;
+const LINES: u64 = 600_000;
 const STAGING: u64 = 256 << 10;
 const RANDOM: usize = 400;
 
