@@ -14,8 +14,9 @@ use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, No
 
 /// Words of a bundle that travels as words.
 const BUNDLE_WORDS: u64 = 2 * BUNDLE_PIECES;
-/// Most threads of a block of the fused kernel.
+/// Most threads of a block of the fused kernel, by lines and by words.
 const MOST_THREADS: u32 = 640;
+const MOST_THREADS_OF_WORDS: u32 = 512;
 
 /// What the fused call reads and writes: rows of `hidden` elements of one type, unless another is said.
 #[derive(Debug, Clone, Copy)]
@@ -139,8 +140,9 @@ impl Channel {
         let mut norm = NormCall::new(parameters);
         (norm.residual, norm.residual_output, norm.weight) = (residual, residual_output, weight);
         (norm.scale, norm.tokens, norm.hidden, norm.epsilon) = (scale.unwrap_or(0), tokens, hidden, epsilon);
-        let grid = Grid { blocks: tokens.clamp(1, self.placed.most_blocks.into()), threads: norm_threads(hidden) };
         let (kernels, lines) = (self.kernels.get(&element(dtype)?), planned.launch.algorithm == Algorithm::LinePush);
+        let blocks = tokens.clamp(1, self.placed.most_blocks.into());
+        let grid = Grid { blocks, threads: norm_threads(hidden, lines) };
         // SAFETY: the caller's promise; one block for each multiprocessor at most is resident.
         let launched = kernels.map(|kernels| unsafe { kernels.launch_norm(stream, &norm, grid, lines) }).transpose()?;
         match launched {
@@ -176,8 +178,9 @@ fn rows_of(hidden: u32, bundles: u64) -> u32 {
 }
 
 /// Threads of a block: a warp for each bundle of a row, as far as there are that many.
-fn norm_threads(hidden: u32) -> u32 {
-    u32::try_from(bundles_of_row(hidden) * 32).unwrap_or(MOST_THREADS).min(MOST_THREADS)
+fn norm_threads(hidden: u32, lines: bool) -> u32 {
+    let most = if lines { MOST_THREADS } else { MOST_THREADS_OF_WORDS };
+    u32::try_from(bundles_of_row(hidden) * 32).unwrap_or(most).min(most)
 }
 
 #[cfg(test)]
@@ -186,7 +189,9 @@ mod tests {
 
     #[test]
     fn rows_have_a_warp_for_each_bundle() {
-        assert_eq!([4, 480, 481, 8192, 9600, 100_000].map(norm_threads), [32, 32, 64, 576, 640, 640]);
+        let of = |lines| [4, 480, 481, 8192, 9600, 100_000].map(|hidden| norm_threads(hidden, lines));
+        assert_eq!(of(true), [32, 32, 64, 576, 640, 640]);
+        assert_eq!(of(false), [32, 32, 64, 512, 512, 512]);
         assert_eq!((bundles_of_row(0), bundles_of_row(8192)), (1, 18));
     }
 
