@@ -6,8 +6,9 @@
 
 typedef Numeric<ELEMENT> Type;
 
-// A lane has a bundle of a row, a word is 8 bytes, a row is some words.
+// By lines, and by words, which take more registers.
 static const u32 MOST_THREADS = 640;
+static const u32 MOST_THREADS_OF_WORDS = 512;
 
 struct Rows {
   u32 bytes;    // of a row
@@ -147,7 +148,7 @@ __device__ __forceinline__ bool find_factor(const NormCall &norm, const Rows &ro
 
 // Two ranks, rows of aligned pieces, at most a bundle for each warp. A block does rows blockIdx.x, blockIdx.x + gridDim.x and
 // so on.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm_pair(const __grid_constant__ NormCall norm) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) reduce_norm_pair(const __grid_constant__ NormCall norm) {
   const Call &call = norm.call;
   enter_stream(call);
   Rows rows = rows_of(norm);
@@ -210,13 +211,13 @@ __device__ __forceinline__ void norm_rows(const NormCall &norm) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm(const __grid_constant__ NormCall norm) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) reduce_norm(const __grid_constant__ NormCall norm) {
   enter_stream(norm.call);
   norm_rows<Lines>(norm);
 }
 
 // Over links that do not keep lines together.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) reduce_norm_words(const __grid_constant__ NormCall norm) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS_OF_WORDS, 1) reduce_norm_words(const __grid_constant__ NormCall norm) {
   enter_stream(norm.call);
   norm_rows<Words>(norm);
 }

@@ -37,6 +37,8 @@ pub struct Situation {
     pub registered: bool,
     /// How GPUs reach each other.
     pub connection: Connection,
+    /// Whether ranks share a GPU.
+    pub shared: bool,
     /// Bytes in all that fit the slots of a push.
     pub push_capacity: u64,
     /// The same of a push by lines.
@@ -164,8 +166,8 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
     }
     match algorithm {
         Algorithm::OneShotPush if bytes > push_capacity => Some(format!("its slots hold {push_capacity} bytes")),
-        Algorithm::LinePush if situation.connection != Connection::FullNvlink => {
-            Some("its lines are kept together by NVLink alone".into())
+        Algorithm::LinePush if situation.shared || situation.connection != Connection::FullNvlink => {
+            Some("its lines are kept together by NVLink alone, not inside a GPU that ranks share".into())
         }
         Algorithm::LinePush if !matches!(kind, Kind::AllReduce | Kind::AllReduceNorm) => {
             Some("it is an algorithm of all_reduce".into())
@@ -197,6 +199,7 @@ mod tests {
         captured: true,
         registered: false,
         connection: Connection::FullNvlink,
+        shared: false,
         push_capacity: 1 << 20,
         line_capacity: 8 << 20,
         most_blocks: 132,
@@ -220,6 +223,9 @@ mod tests {
         let choice = choose(&small, Some(&table), None).unwrap();
         assert_eq!(choice.algorithm, Algorithm::TwoShot);
         assert!(choice.reason.contains("its slots hold 100 bytes"), "{}", choice.reason);
+        let crowded = Situation { shared: true, ..SITUATION };
+        assert!(obstacle(&crowded, Algorithm::LinePush).unwrap().contains("share"));
+        assert_eq!(obstacle(&SITUATION, Algorithm::LinePush), None);
         let shared = Situation { connection: Connection::Ordered, captured: false, ..SITUATION };
         assert_eq!(choose(&shared, Some(&table), None).unwrap().algorithm, Algorithm::HostOrdered);
         assert_eq!(choose(&SITUATION, None, None).unwrap().algorithm, Algorithm::OneShotPush);

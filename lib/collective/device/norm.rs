@@ -14,8 +14,9 @@ use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, No
 
 /// Words of a bundle that travels as words.
 const BUNDLE_WORDS: u64 = 2 * BUNDLE_PIECES;
-/// Most threads of a block of the fused kernel.
+/// Most threads of a block of the fused kernel, by lines and by words.
 const MOST_THREADS: u32 = 640;
+const MOST_THREADS_OF_WORDS: u32 = 512;
 
 /// What the fused call reads and writes: rows of `hidden` elements of one type, unless another is said.
 #[derive(Debug, Clone, Copy)]
@@ -78,22 +79,26 @@ impl Channel {
     /// How many of the rows a launch takes, and how it runs.
     fn plan_norm(&mut self, shape: NormShape, captured: bool) -> Result<(u32, Planned), CollectiveError> {
         let layout = self.settled.layout;
-        let rows =
-            |bundles: u64| shape.tokens.min(u32::try_from(bundles / bundles_of_row(shape.hidden)).unwrap_or(u32::MAX));
-        let (by_lines, by_words) = (rows(layout.bundles()), rows(layout.slot_words / BUNDLE_WORDS));
+        let by_words = shape.tokens.min(rows_of(shape.hidden, layout.slot_words / BUNDLE_WORDS));
+        let by_lines = shape.tokens.min(rows_of(shape.hidden, layout.bundles()));
         // No part of it is in place.
         let places = Places { input: 0, output: 1, registered: None };
-        let mut found = (by_lines, self.plan(&shape.call(by_lines), captured, &places)?);
-        if found.1.launch.algorithm == Algorithm::OneShotPush {
-            found = (by_words, self.plan(&shape.call(by_words), captured, &places)?);
-        }
-        if !matches!(found.1.launch.algorithm, Algorithm::OneShotPush | Algorithm::LinePush) {
-            let why = "it is made for GPUs that reach each other, one process on each";
-            return Err(CollectiveError::NotHere { kind: Kind::AllReduceNorm, why });
-        }
-        match found.0 {
-            0 => Err(no_kernel(shape, &layout)),
-            _ => Ok(found),
+        let least = by_words.min(by_lines);
+        let first = self.plan(&shape.call(least), captured, &places)?;
+        let most = match first.launch.algorithm {
+            Algorithm::LinePush => by_lines,
+            Algorithm::OneShotPush => by_words,
+            _ => {
+                let why = "it is made for GPUs that reach each other, one process on each";
+                return Err(CollectiveError::NotHere { kind: Kind::AllReduceNorm, why });
+            }
+        };
+        // Where more rows go another way, there are no more than both take.
+        let all = self.plan(&shape.call(most), captured, &places)?;
+        match all.launch.algorithm == first.launch.algorithm {
+            true if most > 0 => Ok((most, all)),
+            false if least > 0 => Ok((least, first)),
+            _ => Err(no_kernel(shape, &layout)),
         }
     }
 
@@ -135,8 +140,9 @@ impl Channel {
         let mut norm = NormCall::new(parameters);
         (norm.residual, norm.residual_output, norm.weight) = (residual, residual_output, weight);
         (norm.scale, norm.tokens, norm.hidden, norm.epsilon) = (scale.unwrap_or(0), tokens, hidden, epsilon);
-        let grid = Grid { blocks: tokens.clamp(1, self.placed.most_blocks.into()), threads: norm_threads(hidden) };
         let (kernels, lines) = (self.kernels.get(&element(dtype)?), planned.launch.algorithm == Algorithm::LinePush);
+        let blocks = tokens.clamp(1, self.placed.most_blocks.into());
+        let grid = Grid { blocks, threads: norm_threads(hidden, lines) };
         if !self.are_few(u64::from(grid.blocks) * u64::from(grid.threads)) {
             norm.call.parts &= !PART_FOLLOWED;
         }
@@ -169,9 +175,15 @@ fn bundles_of_row(hidden: u32) -> u64 {
     (u64::from(hidden) * 2).div_ceil(16 * BUNDLE_PIECES).max(1)
 }
 
+/// Rows that so many bundles carry.
+fn rows_of(hidden: u32, bundles: u64) -> u32 {
+    u32::try_from(bundles / bundles_of_row(hidden)).unwrap_or(u32::MAX)
+}
+
 /// Threads of a block: a warp for each bundle of a row, as far as there are that many.
-fn norm_threads(hidden: u32) -> u32 {
-    u32::try_from(bundles_of_row(hidden) * 32).unwrap_or(MOST_THREADS).min(MOST_THREADS)
+fn norm_threads(hidden: u32, lines: bool) -> u32 {
+    let most = if lines { MOST_THREADS } else { MOST_THREADS_OF_WORDS };
+    u32::try_from(bundles_of_row(hidden) * 32).unwrap_or(most).min(most)
 }
 
 #[cfg(test)]
@@ -180,7 +192,15 @@ mod tests {
 
     #[test]
     fn rows_have_a_warp_for_each_bundle() {
-        assert_eq!([4, 480, 481, 8192, 9600, 100_000].map(norm_threads), [32, 32, 64, 576, 640, 640]);
+        let of = |lines| [4, 480, 481, 8192, 9600, 100_000].map(|hidden| norm_threads(hidden, lines));
+        assert_eq!(of(true), [32, 32, 64, 576, 640, 640]);
+        assert_eq!(of(false), [32, 32, 64, 512, 512, 512]);
         assert_eq!((bundles_of_row(0), bundles_of_row(8192)), (1, 18));
+    }
+
+    #[test]
+    fn rows_that_fit_begin_with_a_bundle() {
+        let fit = |hidden| rows_of(hidden, 1000);
+        assert_eq!([4, 480, 484, 8192, 480_000, 480_004].map(fit), [1000, 1000, 500, 55, 1, 0]);
     }
 }
