@@ -1,12 +1,17 @@
 // All-reduce of large buffers by writes alone: every rank writes each shard of its input to the staging of the shard's
-// owner, who reduces it and writes the result to all outputs. In: a call with registered outputs; staging takes the input,
-// shards rounded up to pieces. Out: all ranks' outputs. Guarantee: reduction in the order of ranks, from rank 0's value on;
+// owner, who reduces it and writes the result to all outputs. In: a call with registered outputs; staging takes a shard,
+// rounded up to pieces, of each peer. Out: all ranks' outputs. Guarantee: reduction in the order of ranks, from rank 0's value on;
 // an output is written only after its rank has read what stood there; input and output may be the same.
 //
 // Two GPUs exchange writes faster than reads, whose requests have to go the other way.
 #pragma once
 #include "pull.cuh"
 #include "words.cuh"
+
+// Where a shard from `source` lies in the staging of `rank`.
+__device__ __forceinline__ u64 shard_place(const Call &call, const Turn &turn, u32 rank, u32 source, u64 shard) {
+  return staging_of(call, turn, rank) + (source < rank ? source : source - 1) * shard;
+}
 
 // Writes each peer's shard of the input to its staging.
 template <bool WHOLE>
@@ -17,7 +22,7 @@ __device__ __forceinline__ void send_shards(const Call &call, const Turn &turn, 
     u32 peer = turned(call, step);
     Range range = range_of(call.bytes, shard, peer);
     Pieces all = pieces_of(range.begin, range.bytes);
-    u64 target = staging_of(call, turn, peer) + rank * shard;
+    u64 target = shard_place(call, turn, peer, rank, shard);
     for (u32 piece = first; piece < all.pieces; piece += all.step * UNROLL) {
       uint4 words[UNROLL];
       load_pieces<WHOLE, UNROLL>(call.input, all, piece, words);
@@ -46,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push_shards(const __
   Pieces all = pieces_of(mine.begin, mine.bytes);
   // Sources are where a whole buffer would begin of which the shard is a part.
   for (u32 source = threadIdx.x; source < ranks; source += blockDim.x) {
-    sources[source] = source == rank ? call.input : staging_of(call, turn, rank) + source * shard - mine.begin;
+    sources[source] = source == rank ? call.input : shard_place(call, turn, rank, source, shard) - mine.begin;
     targets[source] = source == rank ? call.output : call.outputs[source] + call.output_offset;
   }
   announce(call, turn);

@@ -107,8 +107,8 @@ fn most_bytes(kind: Kind, element: Element, algorithm: Algorithm, ground: &Groun
             ground.threads * UNDER_WAY / if element.bytes() == 1 { 2 } else { 1 }
         }
         Algorithm::OneShotPull | Algorithm::TwoShot | Algorithm::Multicast if ground.registered => u64::MAX,
-        // Each owner has the shards of all ranks.
-        Algorithm::ShardPush => staging - staging % (ranks * PIECE),
+        // Each owner has the shards of its peers.
+        Algorithm::ShardPush => (staging / (ranks - 1).max(1) / PIECE * PIECE).saturating_mul(ranks),
         // Inputs and results lie one after the other.
         Algorithm::TwoShot => staging / 2 - (staging / 2) % (ranks * PIECE),
         _ if kind == Kind::ReduceScatter => staging / ranks,
@@ -148,7 +148,7 @@ mod tests {
                                 let partials = element.partial_bytes() / element.bytes();
                                 (ranks - 1) * (1 + partials) * shard <= words
                             }
-                            Algorithm::ShardPush => bytes.div_ceil(16).div_ceil(ranks) * 16 * ranks <= staging,
+                            Algorithm::ShardPush => bytes.div_ceil(16).div_ceil(ranks) * 16 * (ranks - 1) <= staging,
                             Algorithm::TwoShot => 2 * bytes.div_ceil(16).div_ceil(ranks) * 16 * ranks <= staging,
                             _ if kind == Kind::ReduceScatter => ranks * bytes.div_ceil(16) * 16 <= staging,
                             _ => bytes <= staging,

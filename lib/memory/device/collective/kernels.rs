@@ -32,7 +32,7 @@ pub enum CollectiveKernel {
     /// All-reduce: every rank reduces a shard from all inputs and writes it to all outputs.
     ReduceTwoShot,
     /// All-reduce of large buffers: shards are written to their owners' staging, reduced and written to all outputs. Takes
-    /// registered outputs alone; staging of as many bytes as the buffer, shards rounded up to 16.
+    /// registered outputs alone; staging of a shard of each peer, shards rounded up to 16 bytes.
     ReducePushShards,
     /// All-reduce: shards are pushed, reduced and pushed on, without a barrier.
     ReduceTwoPush,
