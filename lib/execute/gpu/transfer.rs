@@ -29,6 +29,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const VERDICT: Duration = Duration::from_secs(2);
 /// How long a wait yields before it sleeps: most transfers are over by then, and a sleep lasts longer than small ones.
 pub(super) const EAGER: Duration = Duration::from_millis(20);
+/// Looks at the word of a kernel for each question to the driver.
+const ASK: u32 = 64;
 /// How long an aborted kernel may take to end.
 const END: Duration = Duration::from_secs(10);
 
@@ -93,7 +95,7 @@ impl DeviceTransfer {
             }
             BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
         };
-        transfer.own = Some((Stream::new(device)?, Event::new(device)?));
+        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
         transfer._shared = prepared.shared;
         Ok(transfer)
     }
@@ -105,9 +107,10 @@ impl DeviceTransfer {
         match &self.order {
             Order::Nothing => Ok(()),
             Order::Kernel(table) => {
+                let is_captured = stream.map(Stream::is_capturing).transpose()? == Some(true);
                 let stream = stream.unwrap_or(own);
-                table.run(stream)?;
-                if !stream.is_capturing()? {
+                table.run(stream, !is_captured)?;
+                if !is_captured {
                     done.record(stream)?;
                 }
                 Ok(())
@@ -121,8 +124,16 @@ impl DeviceTransfer {
 
     /// Whether the last start is finished.
     pub(in crate::execute) fn test(&self) -> Result<bool, ExecuteError> {
+        self.look(true)
+    }
+
+    /// Whether the last start is finished: kernels tell it by a word; only the driver, which takes longer, knows of those
+    /// that cannot.
+    fn look(&self, ask_driver: bool) -> Result<bool, ExecuteError> {
         self.check_abort()?;
         let done = match (&self.order, &self.own) {
+            (Order::Kernel(table), Some(_)) if table.is_finished() => Ok(true),
+            (Order::Kernel(table), Some(_)) if !ask_driver && table.verdict().is_none() => Ok(false),
             (Order::Kernel(table), Some((_, done))) => {
                 let is_done = done.is_done();
                 match table.verdict() {
@@ -140,7 +151,9 @@ impl DeviceTransfer {
     pub(in crate::execute) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         let mut backoff = Backoff::new();
         let begun = Instant::now();
-        while !self.test()? {
+        let mut looks = 0u32;
+        while !self.look(looks.is_multiple_of(ASK))? {
+            looks = looks.wrapping_add(1);
             if deadline.expired() {
                 let waiting = "work on its GPU has not ended: a peer has not started, or its copies are not done";
                 return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting: waiting.into() });
