@@ -10,6 +10,7 @@ use super::super::{ExecuteError, Group};
 use super::attach::{Attached, attach};
 use super::board::Board;
 use super::engine::Ordered;
+use super::handles::MappedMemories;
 use super::invite::{BoardMemory, DeviceInvitation, Prepared, prepare};
 use super::place::Places;
 use crate::base::{Backoff, Deadline, Rank, env};
@@ -53,6 +54,7 @@ pub(in crate::execute) struct DeviceTransfer {
     /// For starts that name no stream, and the end of the last start.
     own: Option<(Stream, Event)>,
     names: Vec<(u32, String)>,
+    mapped: MappedMemories,
     _shared: Vec<SharedBuffer>,
 }
 
@@ -83,11 +85,14 @@ impl DeviceTransfer {
         theirs: &BTreeMap<Rank, DeviceInvitation>,
         deadline: Deadline,
     ) -> Result<Self, ExecuteError> {
+        let mapped = MappedMemories { without_fabric: places.agreed.refused.clone(), ..MappedMemories::default() };
+        let (group_of_it, order) = (group.clone(), Order::Nothing);
         let mut transfer =
-            Self { group: group.clone(), order: Order::Nothing, own: None, names: Vec::new(), _shared: Vec::new() };
+            Self { group: group_of_it, order, own: None, names: Vec::new(), mapped, _shared: Vec::new() };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
         let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
+        transfer.mapped = MappedMemories { without_fabric: transfer.mapped.without_fabric, ..attached.mapped.clone() };
         let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
         transfer.order = match memory {
             BoardMemory::Device(_) => {
@@ -98,6 +103,11 @@ impl DeviceTransfer {
         transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
         transfer._shared = prepared.shared;
         Ok(transfer)
+    }
+
+    /// How memory of peers was mapped.
+    pub(in crate::execute) fn mapped(&self) -> &MappedMemories {
+        &self.mapped
     }
 
     /// Puts a start on `stream`, or on a stream of its own; returns at once.
