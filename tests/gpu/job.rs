@@ -143,6 +143,7 @@ impl Job {
         jobs.push(fabric(8, &["sometimes:share GPUs"], 2, true).with(("STAND_IN_DEVICES", "2")));
         jobs.push(staged(2, "CROSSMESH_GPU_HANDLES is local", true).with(("CROSSMESH_GPU_HANDLES", "local")));
         jobs.push(staged(2, "are in different domains", false));
+        jobs.push(staged(2, "are in different domains", true).with(TWO_DOMAINS));
         jobs.push(staged(2, "CUDA_ERROR_NOT_PERMITTED", true).with(imex("refused")));
         jobs.push(staged(2, "cannot map memory of rank 1 on host tray1", true).with(imex("split")));
         jobs
