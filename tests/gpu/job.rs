@@ -129,7 +129,7 @@ impl Job {
         };
         let imex = |state| ("STAND_IN_IMEX", state);
         let mut jobs = vec![
-            fabric(2, &["by-fabric"], 0, false).with(FABRIC),
+            fabric(2, &["by-fabric", "links", "channel"], 0, false).with(FABRIC),
             fabric(2, &["without:CUDA_ERROR_NOT_PERMITTED"], 0, false).with(FABRIC).with(imex("refused")),
         ];
         if !crate::hosts::can_emulate() {

@@ -87,6 +87,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   return SUCCESS;
 }
 int cuDeviceCanAccessPeer(int *able, int device, int peer) { return (void)device, (void)peer, *able = 1, SUCCESS; }
+int cuDeviceGetP2PAttribute(int *value, int attribute, int device, int peer) { return (void)attribute, *value = device != peer, SUCCESS; }
 int cuDevicePrimaryCtxRetain(u64 *context, int device) { return *context = device + 1, SUCCESS; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, SUCCESS; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return (void)device, *flags = 0, *active = 1, SUCCESS; }
