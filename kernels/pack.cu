@@ -178,6 +178,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_
   if (threadIdx.x == 0) {
     store_relaxed_device_32(start.board + BOARD_EXITS, 0);
     // A start that failed is not closed: every later one fails at once.
-    if (sound) store_relaxed_device_32(start.board + BOARD_EPOCH, epoch);
+    if (sound) {
+      store_relaxed_device_32(start.board + BOARD_EPOCH, epoch);
+      // The host sees it before the launch is over and its mark has been passed.
+      if (start.number != 0) store_release_system_32(start.finished, start.number);
+    }
   }
 }

@@ -88,6 +88,9 @@ struct Start {
   u32 leave_count;
   u64 source_base;  // added to all source addresses
   u64 destination_base;
+  u32 *finished;  // in memory of the host
+  u32 number;     // stored there at the end of a start that succeeds; 0: not
+  u32 unused;
 };
 
 static const u32 MAX_RANK = 8;
@@ -123,6 +126,6 @@ static_assert(sizeof(Piece) == 64, "Piece");
 static_assert(sizeof(Unit) == 20, "Unit");
 static_assert(sizeof(Report) == 16, "Report");
 static_assert(sizeof(Verdict) == 32, "Verdict");
-static_assert(sizeof(Start) == 120, "Start");
+static_assert(sizeof(Start) == 136, "Start");
 static_assert(sizeof(Box) == 224, "Box");
 static_assert(sizeof(OrderedWrites) == 72, "OrderedWrites");

@@ -1,4 +1,4 @@
-//! Every pair of GPUs of a host: whether writes arrive in order, how fast copies are. In: a communicator, the states of
+//! Every pair of GPUs of a host or NVLink domain: whether writes arrive in order, how fast copies are. In: a communicator, the states of
 //! its ranks. Out: what each link did, and findings. Guarantee: collective, equal on all ranks; the driver's word that
 //! GPUs reach each other is not taken; a kept rate that looks low is measured again before it is called low.
 
@@ -31,33 +31,44 @@ impl GpuLinks {
     }
 }
 
-/// Ranks with a GPU on each host where these have several.
-type Hosts = BTreeMap<NodeId, Vec<Rank>>;
+/// Ranks whose GPUs may reach each other, where these are several: of a host, or of hosts that an NVLink fabric joins, by the
+/// node of the first.
+type Islands = BTreeMap<NodeId, Vec<Rank>>;
 
-fn hosts(topology: &Topology) -> Hosts {
-    let mut hosts = Hosts::new();
-    for rank in (0..topology.size() as u32).map(Rank).filter(|&rank| topology.gpu(rank).is_some()) {
-        hosts.entry(topology.node(rank)).or_default().push(rank);
-    }
-    hosts.retain(|_, ranks| ranks.iter().map(|&rank| topology.gpu(rank)).collect::<BTreeSet<_>>().len() > 1);
-    hosts
+/// The island of `rank`.
+fn island(topology: &Topology, rank: Rank) -> NodeId {
+    let fabric = topology.fabric(rank);
+    let mut ranks = (0..topology.size() as u32).map(Rank);
+    let first = ranks.find(|&other| fabric.is_some() && topology.fabric(other) == fabric);
+    topology.node(first.unwrap_or(rank))
 }
 
-/// Tests all links, hosts at the same time. Without `fresh` results that were kept since the host started stand.
+fn islands(topology: &Topology) -> Islands {
+    let mut islands = Islands::new();
+    for rank in (0..topology.size() as u32).map(Rank).filter(|&rank| topology.gpu(rank).is_some()) {
+        islands.entry(island(topology, rank)).or_default().push(rank);
+    }
+    let gpus = |ranks: &[Rank]| -> usize {
+        ranks.iter().map(|&rank| (topology.node(rank), topology.gpu(rank))).collect::<BTreeSet<_>>().len()
+    };
+    islands.retain(|_, ranks| gpus(ranks) > 1);
+    islands
+}
+
+/// Tests all links, islands at the same time. Without `fresh` results that were kept since the host started stand.
 pub(super) fn probe(world: &Communicator, states: &[State], fresh: bool) -> Result<GpuLinks, DoctorError> {
-    let mut hosts = hosts(world.topology());
-    if hosts.is_empty() {
+    let mut islands = islands(world.topology());
+    if islands.is_empty() {
         return Ok(GpuLinks::default());
     }
-    let mut found = test(world, &hosts, fresh)?;
-    let low: BTreeSet<NodeId> = low(&found.links, states)
-        .into_iter()
-        .map(|(number, _)| world.topology().node(found.links[number].to))
-        .collect();
+    let mut found = test(world, &islands, fresh)?;
+    let island_of = |link: &LinkFacts| island(world.topology(), link.to);
+    let low: BTreeSet<NodeId> =
+        low(&found.links, states).into_iter().map(|(number, _)| island_of(&found.links[number])).collect();
     if !fresh && !low.is_empty() {
-        hosts.retain(|node, _| low.contains(node));
-        let again = test(world, &hosts, true)?;
-        found.links.retain(|link| !low.contains(&world.topology().node(link.to)));
+        islands.retain(|island, _| low.contains(island));
+        let again = test(world, &islands, true)?;
+        found.links.retain(|link| !low.contains(&island_of(link)));
         found.links.extend(again.links);
         found.unusable.extend(again.unusable);
         found.links.sort_by_key(|link| (link.from, link.to));
@@ -65,14 +76,14 @@ pub(super) fn probe(world: &Communicator, states: &[State], fresh: bool) -> Resu
     Ok(found)
 }
 
-/// Tests the links of `hosts`; every rank hears of all.
-fn test(world: &Communicator, hosts: &Hosts, fresh: bool) -> Result<GpuLinks, DoctorError> {
-    let node = world.topology().node(world.rank());
-    let members = hosts.get(&node).filter(|ranks| ranks.contains(&world.rank()));
+/// Tests the links of `islands`; every rank hears of all.
+fn test(world: &Communicator, islands: &Islands, fresh: bool) -> Result<GpuLinks, DoctorError> {
+    let node = island(world.topology(), world.rank());
+    let members = islands.get(&node).filter(|ranks| ranks.contains(&world.rank()));
     let deadline = Communicator::default_deadline()?;
     let group = world.split(members.map(|_| node.0), world.rank().0, deadline)?;
     let mine = match (members, &group) {
-        (Some(members), Some(group)) => test_host(group, members, fresh)?,
+        (Some(members), Some(group)) => test_island(group, members, fresh)?,
         _ => GpuLinks::default(),
     };
     drop(group);
@@ -88,9 +99,9 @@ fn test(world: &Communicator, hosts: &Hosts, fresh: bool) -> Result<GpuLinks, Do
     Ok(found)
 }
 
-/// What this rank has to tell of its host: the first of the `members` tells of the links, each of itself. An end of the
+/// What this rank has to tell of its island: the first of the `members` tells of the links, each of itself. An end of the
 /// whole job is an error.
-fn test_host(group: &Communicator, members: &[Rank], fresh: bool) -> Result<GpuLinks, DoctorError> {
+fn test_island(group: &Communicator, members: &[Rank], fresh: bool) -> Result<GpuLinks, DoctorError> {
     let own = members[group.rank().index()].0;
     let unusable = |why: String| GpuLinks { unusable: vec![(own, why)], ..GpuLinks::default() };
     let device = own_device(group);
@@ -123,10 +134,13 @@ fn own_device(group: &Communicator) -> Result<u32, String> {
     }
 }
 
-/// What lies between the GPUs of a link, as the facts of its reading rank tell.
+/// What lies between the GPUs of a link, as the facts of its reading rank tell; `None` for GPUs of two hosts.
 fn path(states: &[State], link: &LinkFacts) -> Option<Path> {
     let state = |rank: Rank| states.iter().find(|state| state.rank == Some(rank.0));
     let (from, to) = (state(link.from)?, state(link.to)?);
+    if from.facts.host != to.facts.host {
+        return None;
+    }
     let gpu = |state: &State| to.facts.gpus.iter().find(|gpu| Some(gpu.pci.to_string()) == state.gpu);
     Some(Paths::new(&to.facts).gpu_to_gpu(gpu(from)?, gpu(to)?))
 }
@@ -174,7 +188,7 @@ pub(super) fn findings(found: &GpuLinks, states: &[State], name: impl Fn(u32) ->
         LinkVerdict::Failed { why } => Some(
             failure("the link between two GPUs could not be tested", place(link))
                 .seen(why, "right words in 200 rounds")
-                .cure("nvidia-smi topo -p2p w; nvidia-smi nvlink -s; containers of one host share --ipc=host --pid=host"),
+                .cure("nvidia-smi topo -p2p w; nvidia-smi nvlink -s; containers of one host share --ipc=host --pid=host; GPUs of two hosts: nvidia-imex-ctl -N"),
         ),
     });
     let low = low(&found.links, states).into_iter().filter_map(|(number, median)| {

@@ -50,6 +50,7 @@ variables! {
     CACHE = "CROSSMESH_CACHE", "crossmesh in the user's cache folder", "path", "folder of compiled GPU kernels and tested GPU links";
     NVRTC = "CROSSMESH_NVRTC", "libnvrtc.so of the system", "path", "run-time compiler of CUDA";
     PEER_ACCESS = "CROSSMESH_PEER_ACCESS", "tested", "off|tested|trusted", "whether GPUs of a host read from each other: tested does where a test of their link has passed, off takes all bytes through memory of the host";
+    GPU_HANDLES = "CROSSMESH_GPU_HANDLES", "auto", "local|auto|fabric", "by which handles GPUs map each other's memory: auto takes fabric handles between hosts of one NVLink domain, fabric also on one host, local none: bytes between hosts then go through memory of the hosts";
     PAGES = "CROSSMESH_PAGES", "huge", "huge|reserved|small", "pages of the shared memory that tensors lie in: huge makes huge pages (twice the time to allocate), reserved takes those of vm.nr_hugepages first, small uses ordinary pages";
     INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";
     TOPOLOGY = "CROSSMESH_TOPOLOGY", "this machine", "path", "topology file that stands for this host: JSON of crossmesh topo --json, hwloc XML or NCCL topology XML";

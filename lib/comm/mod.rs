@@ -61,7 +61,9 @@ mod world;
 
 pub use crate::collective::device::{Channel, ChannelOptions, NormOperands, NormShape, Operand};
 pub use crate::collective::{Algorithm, Determinism, ReduceOperation};
-pub use crate::execute::{Buffers, LinkFacts, LinkVerdict, Report, Reshard, ReshardOptions, Side, TensorBuffer};
+pub use crate::execute::{
+    Buffers, LinkFacts, LinkVerdict, MappedMemories, Report, Reshard, ReshardOptions, Side, TensorBuffer,
+};
 pub use crate::memory::Buffer;
 pub use crate::memory::device::{Device, DeviceMemory, Stream};
 pub use communicator::Communicator;

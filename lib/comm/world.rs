@@ -146,7 +146,7 @@ pub(super) fn connect(options: &WorldOptions) -> Result<(World, Group), CommErro
     let host = discover::this_host()?;
     let seat = seat(rank, &topology, &facts, &host)?;
     let (peering, seats) = peering(&control, &members, statements, &topology, seat, deadline)?;
-    let topology = Arc::new(topology.with_seats(seats));
+    let topology = Arc::new(topology.with_seats(in_stated_domains(seats, &facts)));
     let engine = Engine::new(links, control.clone(), discover::host_name(), bell)?;
     let group = Group {
         control: control.clone(),
@@ -191,6 +191,14 @@ fn seat(rank: Rank, topology: &Topology, facts: &[RankFacts], host: &HostFacts) 
     }
     let local = here.iter().position(|&other| other == rank.0).unwrap_or_default();
     Ok(cluster::seat(host, &facts[rank.index()].host_token, local, &ClusterOptions::from_environment()?))
+}
+
+/// Seats as the user states domains: where they are stated, no fabric joins GPUs of several hosts.
+fn in_stated_domains(mut seats: Vec<Seat>, facts: &[RankFacts]) -> Vec<Seat> {
+    if facts.iter().any(|fact| fact.domain.is_some() || fact.domain_count.is_some()) {
+        seats.iter_mut().for_each(|seat| seat.domain = None);
+    }
+    seats
 }
 
 /// Finds out, together with all ranks, which domains may read private memory, and where all ranks sit.

@@ -2,7 +2,7 @@
 //! Out: what the ranks decide together (chunk size, who can be read). Guarantee: every rank returns the same
 //! verdict; a difference is named by rank, tensor, field and both values.
 
-use super::tensors::{LocalTensors, MemoryOf};
+use super::tensors::{LocalTensors, Mappable, MemoryOf};
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::Manifest;
@@ -24,8 +24,8 @@ pub(super) struct Hello {
     fault: Option<String>,
     all_shared: bool,
     memory: MemoryOf,
-    /// Whether peers can map its device memory: of sources, of destinations.
-    mappable: [bool; 2],
+    /// How peers can map its device memory: of sources, of destinations.
+    mappable: [Mappable; 2],
     /// Identities of its devices.
     devices: Vec<[u8; 16]>,
     number: u64,
@@ -45,8 +45,8 @@ pub(super) struct Agreement {
     pub(super) all_shared: Vec<bool>,
     /// Per rank, where its tensors are.
     pub(super) memory: Vec<MemoryOf>,
-    /// Per rank, whether peers can map its device memory: of sources, of destinations.
-    pub(super) mappable: Vec<[bool; 2]>,
+    /// Per rank, how peers can map its device memory: of sources, of destinations.
+    pub(super) mappable: Vec<[Mappable; 2]>,
     /// Per rank, the identities of its devices.
     pub(super) devices: Vec<Vec<[u8; 16]>>,
     /// Smallest chunk that any rank asked for.
@@ -99,7 +99,7 @@ pub(super) fn agree(
         fault: local.as_ref().err().map(|error| chain(error)),
         all_shared: local.as_ref().is_ok_and(LocalTensors::all_shared),
         memory: local.as_ref().map_or(MemoryOf::None, LocalTensors::memory),
-        mappable: local.as_ref().map_or([true; 2], |local| local.mappable),
+        mappable: local.as_ref().map_or_else(|_| Default::default(), |local| local.mappable),
         devices: local.as_ref().map_or_else(|_| Vec::new(), |local| local.identities.clone()),
         number: group.transfers.load(Ordering::Acquire),
         chunk,

@@ -114,6 +114,12 @@ impl Group {
         Ok(self.control.barrier(self.context, &self.members, deadline)?)
     }
 
+    /// Where the segments and descriptors of `peer` are served; `None` for a rank on another host.
+    pub(crate) fn server_of(&self, peer: Rank) -> Option<&str> {
+        let is_here = self.topology.node(peer) == self.topology.node(self.rank);
+        is_here.then(|| self.peering[self.world(peer).index()].server.as_str())
+    }
+
     /// Number of the link that joins this rank and `peer`.
     pub(super) fn link_to(&self, peer: Rank) -> usize {
         if self.topology.domain(self.rank) == self.topology.domain(peer) {

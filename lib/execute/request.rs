@@ -7,7 +7,7 @@ use super::attach::attach;
 use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
-use super::gpu::{DeviceTransfer, Way, find_way, inspect_tensors, unmapped_destination};
+use super::gpu::{DeviceTransfer, MappedMemories, Way, find_way, inspect_tensors, unmapped_destination};
 use super::prepare::{Prepared, Reservation, prepare};
 use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
 use crate::base::{Deadline, Rank, env};
@@ -57,6 +57,8 @@ pub struct Report {
     /// Why bytes of tensors on GPUs go through memory of the hosts; `None` where they go from GPU to GPU, and where there
     /// are none.
     pub staged: Option<String>,
+    /// How this rank mapped memory of its peers, where bytes go from GPU to GPU.
+    pub mapped: MappedMemories,
 }
 
 enum Hold {
@@ -124,8 +126,11 @@ impl Reshard {
         };
         let planned = planned::plan(group, topology, manifest, route_options, &agreement);
         let (mut planned, mut routes) = planned::add_up(group, topology, planned, deadline)?;
-        if let (Some(Way::Direct(_)), Some(why)) = (&way, unmapped_destination(&agreement).filter(|_| routes.hops > 1))
-        {
+        let unmapped = match &way {
+            Some(Way::Direct(places)) if routes.hops > 1 => unmapped_destination(&agreement, places),
+            _ => None,
+        };
+        if let Some(why) = unmapped {
             way = Some(Way::Staged(why));
             let again = planned::plan(group, &group.topology, manifest, route_options, &agreement);
             (planned, routes) = planned::add_up(group, &group.topology, again, deadline)?;
@@ -145,6 +150,7 @@ impl Reshard {
                 Some(Way::Staged(why)) => Some(why.clone()),
                 _ => None,
             },
+            mapped: MappedMemories::default(),
         };
         if let Some(why) = report.staged.as_ref().filter(|_| group.rank == Rank(0)) {
             log::info!("tensors on GPUs go through memory of the hosts: {why}");
@@ -152,6 +158,7 @@ impl Reshard {
         let (plan, flows) = (planned.plan, planned.flows);
         if let Some(Way::Direct(places)) = &way {
             let transfer = DeviceTransfer::init(group, &plan, &flows, &local, places, deadline)?;
+            let report = Report { mapped: transfer.mapped().clone(), ..report };
             return Ok(Self::over(Runner::Device(Box::new(transfer)), report, local));
         }
         let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;

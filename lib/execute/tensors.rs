@@ -107,13 +107,29 @@ pub(super) enum MemoryOf {
     Mixed,
 }
 
+/// How peers can map a rank's device memory of one side, all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Mappable {
+    /// On its host, by the driver's handles and descriptors.
+    pub(super) local: bool,
+    /// By fabric handles.
+    pub(super) fabric: bool,
+}
+
+impl Default for Mappable {
+    /// Of no memory at all.
+    fn default() -> Self {
+        Self { local: true, fabric: true }
+    }
+}
+
 /// All local tensors of this rank, checked.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LocalTensors {
     pub(super) source: Vec<Option<LocalTensor>>,
     pub(super) destination: Vec<Option<LocalTensor>>,
-    /// Whether peers can map all device memory of sources, and of destinations.
-    pub(super) mappable: [bool; 2],
+    /// How peers can map the device memory of sources, and of destinations.
+    pub(super) mappable: [Mappable; 2],
     /// Identities of the devices that they are on.
     pub(super) identities: Vec<[u8; 16]>,
     /// Axis maps per tensor and side, shared where layouts are.
@@ -204,7 +220,7 @@ pub(super) fn check(manifest: &Manifest, buffers: &Buffers, rank: Rank) -> Resul
     let mut local = LocalTensors {
         source: Vec::with_capacity(tensors.len()),
         destination: Vec::with_capacity(tensors.len()),
-        mappable: [true; 2],
+        mappable: [Mappable::default(); 2],
         identities: Vec::new(),
         source_maps: rank_maps(tensors.iter().map(|tensor| &tensor.source), rank),
         destination_maps: rank_maps(tensors.iter().map(|tensor| &tensor.destination), rank),

@@ -3,7 +3,7 @@
 
 use super::PciAddress;
 use super::RankFacts;
-use super::cluster::{NicSeat, Seat, merge_rails};
+use super::cluster::{DomainKey, NicSeat, Seat, merge_rails};
 use crate::base::{DomainId, NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -190,6 +190,12 @@ impl Topology {
         self.seats.get(rank.index())?.gpu
     }
 
+    /// The NVLink fabric of several hosts that the GPU of `rank` is part of.
+    pub fn fabric(&self, rank: Rank) -> Option<&DomainKey> {
+        let key = self.seats.get(rank.index())?.domain.as_ref();
+        key.filter(|key| matches!(key, DomainKey::Fabric(..)))
+    }
+
     /// Rail of the first NIC of `rank`.
     pub fn rail(&self, rank: Rank) -> Option<u32> {
         self.nics(rank).first().map(|nic| nic.rail)
@@ -312,7 +318,6 @@ fn cut(facts: &[RankFacts], count: u32) -> Result<Vec<u32>, TopologyError> {
 mod tests {
     use super::*;
     use crate::topology::PciAddress;
-    use crate::topology::cluster::DomainKey;
 
     fn facts(hosts: &[&str]) -> Vec<RankFacts> {
         hosts

@@ -90,6 +90,7 @@ device_steps() {
   if python3 -m pip --version >/dev/null 2>&1; then
     step "GPU kernels" bash tests/ci/kernels.sh
     step "GPU tests, stand-in driver" bash tests/ci/stand_in.sh
+    unshare --uts --ipc true 2>/dev/null || skip "GPU tests on two emulated hosts" "needs the right to make namespaces"
   else
     skip "GPU kernels" "pip is missing, which fetches their compiler"
     skip "GPU tests, stand-in driver" "pip is missing, which fetches the compiler"

@@ -2,6 +2,7 @@
 //! without an outcome, and an end that was not expected, is a failure with all that was said.
 
 use crate::collective::{apart, here, soak};
+use crate::hosts::Hosts;
 use crate::results::{MARK, Outcome};
 use crate::{case, faults, mixed, trapped, ways};
 use std::path::PathBuf;
@@ -10,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Longest job.
 const LIMIT: Duration = Duration::from_secs(150);
+
+/// Longest job on emulated hosts, some of which compile all kernels.
+pub(crate) const LIMIT_ON_HOSTS: Duration = Duration::from_secs(300);
 
 /// What jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +30,8 @@ pub(crate) struct Job {
     kind: &'static str,
     cases: Vec<String>,
     environment: Vec<(&'static str, &'static str)>,
+    /// Emulated hosts that its ranks are spread over, and whether a fabric joins their GPUs; `None` on this one.
+    hosts: Option<(u32, bool)>,
     /// Whether it has a cache of its own, empty.
     fresh_cache: bool,
     /// A job that is meant to fail, and what it must say.
@@ -37,10 +43,15 @@ const OFF: (&str, &str) = ("CROSSMESH_PEER_ACCESS", "off");
 /// Two domains, joined by TCP.
 const TWO_DOMAINS: (&str, &str) = ("CROSSMESH_DOMAINS", "2");
 
+/// Fabric handles on one host.
+const FABRIC: (&str, &str) = ("CROSSMESH_GPU_HANDLES", "fabric");
+/// As many GPUs on each emulated host.
+const FOUR_DEVICES: (&str, &str) = ("STAND_IN_DEVICES", "4");
+
 impl Job {
     fn new(ranks: u32, kind: &'static str, cases: &[&str]) -> Self {
         let cases = cases.iter().map(|case| case.to_string()).collect();
-        Self { ranks, kind, cases, environment: Vec::new(), fresh_cache: false, expects: None }
+        Self { ranks, kind, cases, environment: Vec::new(), hosts: None, fresh_cache: false, expects: None }
     }
 
     fn with(mut self, variable: (&'static str, &'static str)) -> Self {
@@ -62,7 +73,7 @@ impl Job {
     pub(crate) fn all(machine: Machine) -> Vec<Job> {
         let without_kernels = Self::without_kernels(machine);
         if machine == Machine::StandIn {
-            return without_kernels;
+            return without_kernels.into_iter().chain(Self::on_hosts()).collect();
         }
         let mut jobs = Vec::new();
         jobs.push(Self::new(2, "links", &[]));
@@ -88,6 +99,7 @@ impl Job {
         jobs.push(Self::new(2, "mixed", &["gpu-to-gpu"]).with(OFF));
         jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
         jobs.push(Self::new(2, "traps", &["pairs"]));
+        jobs.push(Self::new(2, "fabric", &["forced"]).with(FABRIC));
         jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
         jobs.extend(without_kernels);
         jobs.extend(Self::faults());
@@ -109,6 +121,34 @@ impl Job {
         jobs.push(traps(2, &["pairs"]).with(OFF));
         let count = || Self::new(4, "count", &["rows-16MiB", "grid"]);
         jobs.extend([count(), count().with(OFF), count().with(TWO_DOMAINS)]);
+        jobs
+    }
+
+    /// Jobs of GPUs that fabric handles join, or could: on two emulated hosts, where this user may make them, and on one.
+    fn on_hosts() -> Vec<Job> {
+        let fabric = |ranks, cases: &[&str], count, joined| Self {
+            hosts: Some((count, joined)),
+            ..Self::new(ranks, "fabric", cases).with(FOUR_DEVICES)
+        };
+        let imex = |state| ("STAND_IN_IMEX", state);
+        let mut jobs = vec![
+            fabric(2, &["by-fabric", "links", "channel"], 0, false).with(FABRIC),
+            fabric(2, &["without:CUDA_ERROR_NOT_PERMITTED"], 0, false).with(FABRIC).with(imex("refused")),
+        ];
+        if !crate::hosts::can_emulate() {
+            println!("not run: jobs on two emulated hosts, which need the right to make namespaces");
+            return jobs;
+        }
+        jobs.push(fabric(8, &["by-fabric"], 2, true));
+        jobs.push(fabric(4, &["links"], 2, true));
+        jobs.push(fabric(2, &["by-fabric", "channel"], 2, true));
+        let staged = |ranks, why: &str, joined| fabric(ranks, &[&format!("staged:{why}")], 2, joined);
+        jobs.push(fabric(8, &["sometimes:share GPUs"], 2, true).with(("STAND_IN_DEVICES", "2")));
+        jobs.push(staged(2, "CROSSMESH_GPU_HANDLES is local", true).with(("CROSSMESH_GPU_HANDLES", "local")));
+        jobs.push(staged(2, "are in different domains", false));
+        jobs.push(staged(2, "are in different domains", true).with(TWO_DOMAINS));
+        jobs.push(staged(2, "CUDA_ERROR_NOT_PERMITTED", true).with(imex("refused")));
+        jobs.push(staged(2, "cannot map memory of rank 1 on host tray1", true).with(imex("split")));
         jobs
     }
 
@@ -136,10 +176,22 @@ impl Job {
         println!("== {name}");
         let began = Instant::now();
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", &LIMIT.as_secs().to_string()]).arg(command_path());
+        let limit = if self.hosts.is_some() { LIMIT_ON_HOSTS } else { LIMIT };
+        command.args(["-k", "5", &limit.as_secs().to_string()]).arg(command_path());
         command.args(["run", "--starter", "local", "-n", &self.ranks.to_string(), "--prefix", "never", "--"]);
-        command.arg(std::env::current_exe().expect("this binary has a path"));
-        command.arg("rank").arg(self.kind).args(&self.cases).envs(self.environment.iter().copied());
+        let this = std::env::current_exe().expect("this binary has a path").display().to_string();
+        let program: Vec<String> =
+            [this, "rank".into(), self.kind.into()].into_iter().chain(self.cases.iter().cloned()).collect();
+        let hosts = self.hosts.map(|(count, joined)| (Hosts::new(count), joined));
+        match &hosts {
+            None => command.args(&program),
+            Some((hosts, joined)) => {
+                hosts.enter(&mut command, &program);
+                command.envs(joined.then(|| ("CROSSMESH_TOPOLOGY", hosts.topology())));
+                command.env("STAND_IN_FABRIC", hosts.fabric())
+            }
+        };
+        command.envs(self.environment.iter().copied());
         let cache = self.fresh_cache.then(|| tempfile::tempdir().expect("a folder for the cache"));
         command.envs(cache.iter().map(|cache| ("CROSSMESH_CACHE", cache.path().join("kernels"))));
         let output = command.output().expect("timeout can be started");

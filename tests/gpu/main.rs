@@ -16,7 +16,9 @@ mod counted;
 #[path = "../reshard/elements.rs"]
 #[allow(dead_code)]
 mod elements;
+mod fabric;
 mod faults;
+mod hosts;
 mod job;
 mod links;
 mod memories;
@@ -55,6 +57,7 @@ fn run_rank(arguments: &[String]) -> ExitCode {
         "move" => cases::run(names, moving::run_case),
         "ways" => cases::run(names, ways::run_case),
         "mixed" => cases::run(names, mixed::run_case),
+        "fabric" => cases::run(names, fabric::run_case),
         "traps" => cases::run(names, trapped::spring_all),
         "count" => cases::run(names, counted::count),
         "collective" => collective::apart::run(names),

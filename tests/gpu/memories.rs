@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Expandable,
     /// The same without descriptors.
     Unshared,
+    /// The same with fabric handles alone, which few machines give.
+    Fabric,
     /// A segment of the host.
     HostShared,
     /// Memory of one process.
@@ -54,8 +56,9 @@ impl Kind {
             Kind::HostPrivate => return Buffer::private(bytes).expect("memory of the host"),
             Kind::Malloc => (malloc(device, bytes + 3) + 3, Origin::Malloc),
             Kind::Pool => (pool(device, bytes), Origin::Pool),
-            Kind::Expandable => (two_parts(device, bytes, true), Origin::Virtual),
-            Kind::Unshared => (two_parts(device, bytes, false), Origin::VirtualUnshared),
+            Kind::Expandable => (two_parts(device, bytes, POSIX), Origin::Virtual),
+            Kind::Unshared => (two_parts(device, bytes, 0), Origin::VirtualUnshared),
+            Kind::Fabric => (two_parts(device, bytes, FABRIC), Origin::VirtualUnshared),
         };
         let found = inspect(&opened(), address, bytes).expect("memory that was just made");
         assert_eq!(found.origin, origin, "{self:?}");
@@ -86,8 +89,12 @@ fn pool(device: u32, bytes: u64) -> u64 {
     address.expect("memory of a pool")
 }
 
-/// An address so that `bytes` bytes from it cross from one allocation into the next.
-fn two_parts(device: u32, bytes: u64, shared: bool) -> u64 {
+/// Kinds of handles.
+const POSIX: u32 = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
+const FABRIC: u32 = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0;
+
+/// An address so that `bytes` bytes from it cross from one allocation into the next, which have `handles`.
+fn two_parts(device: u32, bytes: u64, handles: u32) -> u64 {
     std::mem::forget(enter(device));
     // SAFETY: structures of integers may be zero; all pointers are to live values; nothing is freed.
     unsafe {
@@ -95,9 +102,7 @@ fn two_parts(device: u32, bytes: u64, shared: bool) -> u64 {
         properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         properties.location.id = device as i32;
-        if shared {
-            properties.requestedHandleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        }
+        properties.requestedHandleTypes.0 |= handles;
         let (mut unit, mut base) = (0, 0);
         let least = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         sys::cuMemGetAllocationGranularity(&mut unit, &properties, least).result().expect("granularity");

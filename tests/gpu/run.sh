@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [STEP...]: runs the bundle that `./x gpu-bundle` staged, on a machine with GPUs: facts, then the steps, all where none
 # is named: reshard (tests and benches of transfers), nccl (the same bytes by NCCL, where PyTorch is here), allreduce (tests and
-# benches of collectives, beside NCCL and PyTorch where it is here). By name only: tune (a tuning table of this machine). A
+# benches of collectives, beside NCCL and PyTorch where it is here). By name only: tune (a tuning table of this machine), fabric
+# (memory of GPUs mapped by fabric handles, by $RANKS ranks, 2 or 8, over the hosts of the allocation that this runs in). A
 # further step is a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
 set -euo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -69,6 +70,15 @@ step_allreduce() {
 step_tune() {
   timeout 300 "$bundle/crossmesh" run --starter local -n 2 --prefix never -- "$bundle/crossmesh" tune \
     --output "$results/tuning.json" 2>&1 | tee "$results/tuning.txt"
+}
+
+# Tensors, the test of links, and buffers of a channel; on one host with CROSSMESH_GPU_HANDLES=fabric.
+step_fabric() {
+  local wrong=0
+  timeout 300 "$bundle/crossmesh" run -n "${RANKS:-8}" --prefix never -- "$bundle/gpu-tests" rank fabric by-fabric links channel 2>&1 |
+    tee "$results/fabric.txt" || wrong=1
+  [ "$(grep -c '"passed":true' "$results/fabric.txt")" = 3 ] || wrong=1
+  return "$wrong"
 }
 
 [ $# -gt 0 ] || set -- "${STEPS[@]}"

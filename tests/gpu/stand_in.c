@@ -1,8 +1,10 @@
 // Stands in for the CUDA driver on a machine without one: libcuda.so over memory of the host. In: calls of the driver
-// interface, STAND_IN_DEVICES (2). Out: what the driver would answer. Guarantee: memory, mappings, descriptors and copies
-// are real, across processes too. Work on streams is done at once; on streams with priority it is done late, when their
-// events have been asked for some times. Kernels are accepted and not run, but for the moves of `pack` on streams with
-// priority, so only what hosts order can be tested with it.
+// interface, STAND_IN_DEVICES (2), STAND_IN_FABRIC (the folder through which fabric handles reach other hosts; without it
+// there are none), STAND_IN_IMEX (`refused`: no allocation may have one; `split`: none is imported on another host). Out: what
+// the driver would answer. Guarantee: memory, mappings, descriptors, fabric handles and copies are real, across processes
+// too. Work on streams is done at once, a launch of `pack` or `ordered_writes` included, so that ranks start in one order;
+// on streams with priority it is done late, when their events have been asked for some times. Other kernels are accepted
+// and not run.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,11 +14,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-typedef unsigned long long u64;
-enum { SUCCESS = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_READY = 600, PINNED_BEFORE = 712, NOT_SUPPORTED = 801 };
+#include "stand_in_kernels.h"
+
+enum { SUCCESS = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801 };
 enum { KIND_MALLOC = 1, KIND_POOL, KIND_VIRTUAL };
 enum { GRANULARITY = 2 << 20, MOST = 4096 };
 
@@ -26,10 +28,11 @@ struct range {
   int device, kind;
   struct handle *handle;
 };
-// A physical allocation: its descriptor, whether it may be exported, how many hold it.
+// A physical allocation: its descriptor, how it may be exported, how many hold it, its file where it has a fabric handle.
 struct handle {
   int descriptor, device, exportable, references;
   u64 bytes;
+  char fabric[64];
 };
 static struct range ranges[MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -74,13 +77,17 @@ int cuDeviceGetCount(int *count) { return *count = devices(), SUCCESS; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
 int cuDeviceGetName(char *name, int size, int device) { return snprintf(name, size, "stand-in %d", device), SUCCESS; }
 int cuDeviceGetPCIBusId(char *name, int size, int device) { return snprintf(name, size, "0000:%02X:00.0", device + 1), SUCCESS; }
-int cuDeviceGetUuid_v2(char *uuid, int device) { return memset(uuid, device + 1, 16), SUCCESS; }
+int cuDeviceGetUuid_v2(char *uuid, int device) {
+  memset(uuid, device + 1, 16);
+  return gethostname(uuid, 12), SUCCESS;
+}
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
-  *value = attribute == 16 ? 4 : attribute == 75 ? 9 : 0;
+  *value = attribute == 16 ? 4 : attribute == 75 ? 9 : attribute == 128 ? getenv("STAND_IN_FABRIC") != NULL : 0;
   return SUCCESS;
 }
 int cuDeviceCanAccessPeer(int *able, int device, int peer) { return (void)device, (void)peer, *able = 1, SUCCESS; }
+int cuDeviceGetP2PAttribute(int *value, int attribute, int device, int peer) { return (void)attribute, *value = device != peer, SUCCESS; }
 int cuDevicePrimaryCtxRetain(u64 *context, int device) { return *context = device + 1, SUCCESS; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, SUCCESS; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return (void)device, *flags = 0, *active = 1, SUCCESS; }
@@ -91,34 +98,14 @@ int cuCtxGetCurrent(u64 *context) { return *context = depth ? contexts[depth - 1
 int cuCtxEnablePeerAccess(u64 context, unsigned flags) { return (void)context, flags; }
 int cuCtxSynchronize(void) { return SUCCESS; }
 int cuGetErrorName(int code, const char **text) {
-  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STAND_IN";
+  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == NOT_PERMITTED ? "CUDA_ERROR_NOT_PERMITTED" : "CUDA_ERROR_STAND_IN";
   return SUCCESS;
 }
 int cuGetErrorString(int code, const char **text) { return (void)code, *text = "the stand-in refuses it", SUCCESS; }
 
 // Streams and events: everything is done when the call returns.
-static u64 now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (u64)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 static int made(u64 **out) { return (*out = calloc(1, 8)) ? SUCCESS : OUT_OF_MEMORY; }
-// A part of params.h.
-struct piece {
-  u64 source, destination, source_row, destination_row, source_plane, destination_plane;
-  unsigned run, width, rows, unused;
-};
-struct unit {
-  unsigned piece, first, rows, gate, report;
-};
-struct start {
-  struct piece *pieces;
-  struct unit *units;
-  u64 others[6];
-  unsigned unit_count, phases, words[8];
-  u64 source_base, destination_base;
-};
-enum { PHASE_MOVE = 4, LATE = 3, ROOM = 1 << 16 };
+enum { LATE = 3, ROOM = 1 << 16 };
 // Rows, or a launch when there is a start.
 struct work {
   char *to, *from;
@@ -138,17 +125,7 @@ struct event {
 static void move(const struct work *work) {
   for (size_t row = 0; row < work->rows; ++row)
     memmove(work->to + row * work->to_step, work->from + row * work->from_step, work->run);
-  for (unsigned number = 0; number < work->start.unit_count; ++number) {
-    struct unit unit = work->start.units[number];
-    struct piece piece = work->start.pieces[unit.piece];
-    for (unsigned at = unit.first; at < unit.first + unit.rows; ++at) {
-      u64 plane = at / piece.rows, row = at % piece.rows;
-      u64 to = work->start.destination_base + piece.destination + plane * piece.destination_plane + row * piece.destination_row;
-      u64 from = work->start.source_base + piece.source + plane * piece.source_plane + row * piece.source_row;
-      if ((to | from | piece.run) % piece.width) abort();
-      memmove((void *)to, (void *)from, piece.run);
-    }
-  }
+  for (u32 number = 0; number < work->start.unit_count; ++number) move_unit(&work->start, work->start.units[number]);
 }
 static int put(struct stream *stream, struct work work) {
   if (stream == NULL || !stream->late) return move(&work), SUCCESS;
@@ -195,16 +172,20 @@ int cuEventElapsedTime_v2(float *milliseconds, struct event *first, struct event
   return *milliseconds = (last->time - first->time) / 1e6f, SUCCESS;
 }
 int cuModuleLoadData(u64 **module, const void *image) { return (void)image, made(module); }
-int cuModuleGetFunction(u64 **function, u64 *module, const char *name) {
-  return (void)module, *function = (u64 *)(uintptr_t)(strcmp(name, "pack") == 0 ? 1 : 2), SUCCESS;
+enum { NO_KERNEL = 1, PACK, ORDERED_WRITES };
+int cuModuleGetFunction(u64 *function, u64 *module, const char *name) {
+  (void)module;
+  *function = strcmp(name, "pack") == 0 ? PACK : strcmp(name, "ordered_writes") == 0 ? ORDERED_WRITES : NO_KERNEL;
+  return SUCCESS;
 }
-int cuLaunchKernel(u64 *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
+int cuLaunchKernel(u64 function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                    unsigned shared, struct stream *stream, void **arguments, void **extra) {
   (void)x, (void)y, (void)z, (void)threads, (void)threads_y, (void)threads_z, (void)shared, (void)extra;
-  struct work work = {.rows = 0};
-  if (function != (u64 *)1 || stream == NULL || !stream->late) return SUCCESS;
-  work.start = *(struct start *)arguments[0];
-  return work.start.phases == PHASE_MOVE ? put(stream, work) : SUCCESS;
+  if (function == ORDERED_WRITES) return run_ordered(arguments[0]), SUCCESS;
+  if (function != PACK || stream == NULL) return SUCCESS;
+  struct start *start = arguments[0];
+  if (start->phases == PHASE_MOVE) return stream->late ? put(stream, (struct work){.rows = 0, .start = *start}) : SUCCESS;
+  return run_pack(start), SUCCESS;
 }
 
 // Copies.
@@ -302,15 +283,38 @@ struct properties {
 int cuMemGetAllocationGranularity(size_t *out, const struct properties *properties, int option) {
   return (void)properties, (void)option, *out = GRANULARITY, SUCCESS;
 }
+enum { DESCRIPTOR = 1, FABRIC = 8 };
+static int imex_is(const char *state) { return getenv("STAND_IN_IMEX") && strcmp(getenv("STAND_IN_IMEX"), state) == 0; }
+// A file of the folder that stands for the fabric: HOST,PROCESS-NUMBER.
+static int fabric_file(const char *name, int flags) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s", getenv("STAND_IN_FABRIC"), name);
+  return open(path, O_RDWR | O_CLOEXEC | flags, 0600);
+}
 int cuMemCreate(struct handle **out, size_t bytes, const struct properties *properties, u64 flags) {
   (void)flags;
+  static int count;
+  char host[32] = "";
+  if (properties->handles & FABRIC && getenv("STAND_IN_FABRIC") == NULL) return NOT_SUPPORTED;
+  if (properties->handles & FABRIC && imex_is("refused")) return NOT_PERMITTED;
   struct handle *handle = calloc(1, sizeof *handle);
-  *handle = (struct handle){memfd_create("stand-in", MFD_CLOEXEC), properties->device, properties->handles & 1, 1, bytes};
+  *handle = (struct handle){-1, properties->device, properties->handles & (DESCRIPTOR | FABRIC), 1, bytes, ""};
+  if (properties->handles & FABRIC) {
+    gethostname(host, sizeof host - 1);
+    snprintf(handle->fabric, 64, "%s,%d-%d", host, getpid(), __sync_fetch_and_add(&count, 1));
+    handle->descriptor = fabric_file(handle->fabric, O_CREAT | O_EXCL);
+  } else {
+    handle->descriptor = memfd_create("stand-in", MFD_CLOEXEC);
+  }
   *out = handle;
   return handle->descriptor < 0 || ftruncate(handle->descriptor, bytes) ? OUT_OF_MEMORY : SUCCESS;
 }
 int cuMemRelease(struct handle *handle) {
   if (__sync_sub_and_fetch(&handle->references, 1) == 0) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", getenv("STAND_IN_FABRIC") ? getenv("STAND_IN_FABRIC") : "", handle->fabric);
+    // A fabric handle keeps nothing alive: who would import it finds nothing from here on.
+    if (handle->fabric[0]) unlink(path);
     close(handle->descriptor);
     free(handle);
   }
@@ -346,17 +350,23 @@ int cuMemRetainAllocationHandle(struct handle **out, void *address) {
 int cuMemGetAllocationPropertiesFromHandle(struct properties *properties, struct handle *handle) {
   return properties->handles = handle->exportable, properties->device = handle->device, SUCCESS;
 }
-int cuMemExportToShareableHandle(int *out, struct handle *handle, int kind, u64 flags) {
-  (void)kind, (void)flags;
-  return handle->exportable ? (*out = dup(handle->descriptor), SUCCESS) : NOT_SUPPORTED;
+int cuMemExportToShareableHandle(void *out, struct handle *handle, int kind, u64 flags) {
+  (void)flags;
+  if (!(handle->exportable & kind)) return NOT_SUPPORTED;
+  if (kind == FABRIC) return memcpy(out, handle->fabric, 64), SUCCESS;
+  return *(int *)out = dup(handle->descriptor), SUCCESS;
 }
-int cuMemImportFromShareableHandle(struct handle **out, void *descriptor, int kind) {
-  (void)kind;
+int cuMemImportFromShareableHandle(struct handle **out, void *given, int kind) {
   struct stat status;
-  int copy = dup((int)(uintptr_t)descriptor);
-  if (copy < 0 || fstat(copy, &status)) return INVALID;
+  char host[32] = "";
+  gethostname(host, sizeof host - 1);
+  size_t length = strlen(host);
+  if (kind == FABRIC && imex_is("split") && (strncmp(given, host, length) || ((char *)given)[length] != ','))
+    return NOT_PERMITTED;
+  int file = kind == FABRIC ? fabric_file(given, 0) : dup((int)(uintptr_t)given);
+  if (file < 0 || fstat(file, &status)) return INVALID;
   struct handle *handle = calloc(1, sizeof *handle);
-  *handle = (struct handle){copy, current(), 1, 1, status.st_size};
+  *handle = (struct handle){file, current(), DESCRIPTOR, 1, status.st_size, ""};
   return *out = handle, SUCCESS;
 }
 

@@ -7,7 +7,7 @@ use crate::planner::layout;
 use crate::results::Outcome;
 use crate::transfer::{Spot, Transfer, row_major};
 use crate::traps::{Place, Trap, apart, rows, traps};
-use crossmesh::comm::{Communicator, Device, ReshardOptions, Side};
+use crossmesh::comm::{Communicator, Device, Report, ReshardOptions, Side};
 use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Placement, Split, View};
 use crossmesh::plan::Manifest;
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Ways to choose memory; what a job is told.
 pub(crate) const NAMES: [&str; 3] = ["on-gpus", "host-to-gpus", "any-memory"];
 
-const ROUTES: [(RouteKind, Injection); 3] = [
+pub(crate) const ROUTES: [(RouteKind, Injection); 3] = [
     (RouteKind::Hierarchical, Injection::Striped),
     (RouteKind::Flat, Injection::Single),
     (RouteKind::GatherBroadcast, Injection::Striped),
@@ -26,6 +26,7 @@ const ROUTES: [(RouteKind, Injection); 3] = [
 /// Memory of buffer `number` of a rank; the traps put sources and destinations in different ones, but for a few.
 fn kind(name: &str, rank: u32, number: usize, side: Option<Side>) -> Kind {
     match (name, side) {
+        ("with-fabric", _) => [Kind::Library, Kind::Fabric][number % 2],
         ("on-gpus" | "pairs", _) | ("host-to-gpus", Some(Side::Destination)) => Kind::Library,
         ("host-to-gpus", _) => [Kind::HostShared, Kind::HostPrivate][rank as usize % 2],
         _ => Kind::ALL[(rank as usize + 3 * number) % Kind::ALL.len()],
@@ -84,6 +85,11 @@ fn pairs() -> Vec<Trap> {
     ]
 }
 
+/// The traps of so many ranks: eight, or two with a GPU each.
+pub(crate) fn traps_of(ranks: usize) -> Vec<Trap> {
+    if ranks == 2 { pairs() } else { traps() }
+}
+
 pub(crate) fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Box<dyn Error>> {
     let (mut sprung, mut staged) = (0, 0);
     // Kept open: its context would be made anew for every buffer otherwise.
@@ -91,7 +97,7 @@ pub(crate) fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Bo
     let list = if name == "pairs" { pairs() } else { traps() };
     for trap in list {
         for route in ROUTES {
-            staged += u32::from(spring(world, &device, name, &trap, route)?);
+            staged += u32::from(spring(world, &device, name, &trap, route)?.staged.is_some());
             sprung += 1;
         }
     }
@@ -99,14 +105,14 @@ pub(crate) fn spring_all(world: &Communicator, name: &str) -> Result<Outcome, Bo
     Ok(outcome.with("transfers", f64::from(sprung)).with("through hosts", f64::from(staged)))
 }
 
-/// Whether its bytes went through memory of the hosts.
-fn spring(
+/// Which way its bytes went.
+pub(crate) fn spring(
     world: &Communicator,
     device: &Device,
     kinds: &str,
     Trap(name, tensors, place): &Trap,
     (route, injection): (RouteKind, Injection),
-) -> Result<bool, Box<dyn Error>> {
+) -> Result<Report, Box<dyn Error>> {
     let mut manifest = Manifest::new();
     for (index, (source, destination)) in tensors.iter().enumerate() {
         manifest.push(format!("tensor{index}"), source.clone(), destination.clone())?;
@@ -134,5 +140,5 @@ fn spring(
         reshard.wait(deadline()).map_err(|error| format!("{what}: {error}"))?;
         part.check(round);
     }
-    Ok(reshard.report().staged.is_some())
+    Ok(reshard.report().clone())
 }

@@ -2,7 +2,7 @@
 //! Guarantee: made collectively; kernels of all types are loaded before the first call, since loading may wait for kernels
 //! that run; the number of a call is counted on the device, so that captured calls and others may alternate.
 
-use super::members::{Member, Placed, expect_equal, expect_near, placed, reach};
+use super::members::{Member, Placed, expect_equal, expect_near, placed, reach, too_far};
 use super::options::Settled;
 use super::register::{Registered, Rows};
 use super::verdict::error_of;
@@ -10,10 +10,12 @@ use super::{ChannelOptions, CollectiveError};
 use crate::base::{Deadline, Rank};
 use crate::collective::steps::Steps;
 use crate::collective::{Algorithm, Call, Connection, Launch, Table};
-use crate::execute::{Group, broken_link, commit, gather};
+use crate::execute::{Agreed, Group, agree_handles, broken_link, commit, gather};
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
-use crate::memory::device::{Device, DeviceMemory, DeviceSpan, PeerMemory, SharedBuffer, SharedHandle, Stream, share};
+use crate::memory::device::{
+    Device, DeviceMemory, DeviceSpan, Handles, PeerMemory, SharedBuffer, SharedHandle, Stream, share,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub struct Channel {
     pub(super) end: ChannelEnd,
     pub(super) kernels: BTreeMap<Element, Arc<CollectiveKernels>>,
     pub(super) rows: Rows,
+    /// By which handles peers map memory.
+    pub(super) handles: Handles,
     pub(super) registered: Vec<Registered>,
     /// How each call that was made runs.
     pub(super) known: HashMap<Shape, Planned>,
@@ -66,7 +70,7 @@ struct Own {
 }
 
 impl Channel {
-    /// Makes a channel on `device`; collective over the group, which must be on one host.
+    /// Makes a channel on `device`; collective over the group, which must be on one host or in one NVLink domain.
     pub fn new(
         group: &Group,
         device: &Device,
@@ -78,17 +82,18 @@ impl Channel {
         let near = commit(group, reach(device, &members), deadline)?;
         let near: Vec<(bool, bool)> = gather(group, &near, deadline)?;
         let nvlink = near.iter().all(|&(nvlink, _)| nvlink);
-        let reached = near.iter().all(|&(_, reached)| reached) && links_are_good(group, device, deadline)?;
+        let agreed = agree_handles(group, Some(device), false, deadline)?.map_err(|why| too_far(group, why))?;
+        let reached = near.iter().all(|&(_, reached)| reached) && links_are_good(group, device, &agreed, deadline)?;
         let placed = placed(&members, nvlink, reached, options.at_once());
         let settled = options.settle(group.size() as u32, &architecture(placed.capability));
         let settled = commit(group, settled, deadline)?;
         expect_equal(group, &settled.fields(), deadline)?;
         let own = commit(group, Own::new(device, &settled, deadline), deadline)?;
-        let opened = open_peers(group, &own, deadline);
+        let opened = open_peers(group, &own, agreed.handles, deadline);
         let (spans, shared) = commit(group, opened, deadline)?;
         let made = Self::assemble(group.rank, spans, own, settled, placed);
         let channel = commit(group, made, deadline)?;
-        Ok(Self { group: Some(group.clone()), _shared: Some(shared), ..channel })
+        Ok(Self { group: Some(group.clone()), handles: agreed.handles, _shared: Some(shared), ..channel })
     }
 
     /// Channels of all ranks in this process, rank r on `devices[r]` (`ncclCommInitAll`). Several may be on one device: then
@@ -144,6 +149,7 @@ impl Channel {
             end,
             kernels: own.kernels,
             rows: Rows::new(&own.device, ranks),
+            handles: Handles::Local,
             registered: Vec::new(),
             known: HashMap::new(),
             stream: None,
@@ -267,8 +273,13 @@ fn architecture((major, minor): (u32, u32)) -> String {
 }
 
 /// Whether data may be sent over all links: the driver's word is not trusted.
-fn links_are_good(group: &Group, device: &Device, deadline: Deadline) -> Result<bool, CollectiveError> {
-    let broken = broken_link(group, Some(device), deadline)?;
+fn links_are_good(
+    group: &Group,
+    device: &Device,
+    agreed: &Agreed,
+    deadline: Deadline,
+) -> Result<bool, CollectiveError> {
+    let broken = broken_link(group, Some(device), agreed, deadline)?;
     if let Some(why) = broken.as_ref().filter(|_| group.rank.0 == 0) {
         log::warn!("{why}; collectives are ordered by hosts");
     }
@@ -279,21 +290,21 @@ fn links_are_good(group: &Group, device: &Device, deadline: Deadline) -> Result<
 fn open_peers(
     group: &Group,
     own: &Own,
+    handles: Handles,
     deadline: Deadline,
 ) -> Result<(Vec<DeviceSpan>, SharedBuffer), CollectiveError> {
-    let shared = share(&group.server, &own.device, own.memory.address(), own.memory.bytes());
+    let shared = share(&group.server, &own.device, own.memory.address(), own.memory.bytes(), handles);
     let handle = shared.as_ref().ok().map(|(handle, _)| handle.clone());
-    let handles: Vec<Option<SharedHandle>> = gather(group, &handle, deadline)?;
+    let told: Vec<Option<SharedHandle>> = gather(group, &handle, deadline)?;
     let (_, buffer) = shared?;
-    let mut spans = Vec::with_capacity(handles.len());
-    for (rank, handle) in handles.iter().enumerate() {
+    let mut spans = Vec::with_capacity(told.len());
+    for (rank, handle) in told.iter().enumerate() {
         let rank = Rank(rank as u32);
         let Some(handle) = handle.as_ref().filter(|_| rank != group.rank) else {
             spans.push(DeviceSpan::of_memory(&own.memory));
             continue;
         };
-        let server = &group.peering[group.world(rank).index()].server;
-        let memory = PeerMemory::open(&own.device, handle, &group.segments, server, deadline)?;
+        let memory = PeerMemory::open(&own.device, handle, &group.segments, group.server_of(rank), deadline)?;
         spans.push(DeviceSpan::of_peer(&memory));
     }
     Ok((spans, buffer))

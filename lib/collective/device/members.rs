@@ -4,7 +4,7 @@
 use super::CollectiveError;
 use crate::base::{Deadline, Rank};
 use crate::collective::Connection;
-use crate::execute::{ExecuteError, Group, gather};
+use crate::execute::{ExecuteError, Group, are_near, gather};
 use crate::memory::device::Device;
 use crate::memory::device::collective::params::MAX_RANKS;
 use serde::{Deserialize, Serialize};
@@ -77,19 +77,27 @@ pub(super) fn reach(device: &Device, members: &[Member]) -> Result<(bool, bool),
     Ok((nvlink, reached))
 }
 
-/// All ranks must be of one host, and as many as a channel takes.
+/// The error of ranks that no channel joins.
+pub(super) fn too_far(group: &Group, why: String) -> CollectiveError {
+    CollectiveError::TooFar { ranks: group.size(), most: MAX_RANKS, why }
+}
+
+/// All ranks must be of one host or one NVLink domain, and as many as a channel takes.
 pub(super) fn expect_near(group: &Group) -> Result<(), CollectiveError> {
-    let too_far = |why| CollectiveError::TooFar { ranks: group.size(), most: MAX_RANKS, why };
     if group.size() > MAX_RANKS {
-        return Err(too_far("there are too many".into()));
+        return Err(too_far(group, "there are too many".into()));
     }
-    let (node, host) = (group.topology.node(Rank(0)), group.topology.host(Rank(0)));
-    let far = (0..group.size() as u32).map(Rank).find(|&rank| group.topology.node(rank) != node);
+    let host = |rank| group.topology.host(rank);
+    let far = (0..group.size() as u32).map(Rank).find(|&rank| !are_near(&group.topology, Rank(0), rank));
     match far {
-        Some(rank) => Err(too_far(format!(
-            "rank 0 is on host {host}, rank {rank} on {}; memory is shared by descriptors, which stay on a host",
-            group.topology.host(rank)
-        ))),
+        Some(rank) => Err(too_far(
+            group,
+            format!(
+                "rank 0 is on host {}, rank {rank} on {}, and no NVLink fabric joins their GPUs (crossmesh topo)",
+                host(Rank(0)),
+                host(rank)
+            ),
+        )),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Collectives on the GPUs of a host.
+//! Collectives on the GPUs of a host or NVLink domain.
 //!
 //! In: a group of ranks, buffers on their devices. Out: work on streams. Guarantee: all ranks get the same bits; a rank that
 //! makes another call, or none, is an error on every rank that names both calls, within the limit.

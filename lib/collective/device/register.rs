@@ -69,7 +69,7 @@ impl Channel {
             return Self::register_all(std::slice::from_mut(self), std::slice::from_ref(buffer), deadline);
         };
         let (start, device) = (buffer.as_ptr() as u64, self.device().clone());
-        let shared = share(&group.server, &device, start, buffer.bytes()).map_err(CollectiveError::from);
+        let shared = share(&group.server, &device, start, buffer.bytes(), self.handles).map_err(CollectiveError::from);
         let (handle, shared) = commit(&group, shared, deadline)?;
         let handles: Vec<(SharedHandle, u64)> = gather(&group, &(handle, buffer.bytes()), deadline)?;
         let opened = handles.iter().enumerate().map(|(rank, (handle, bytes))| {
@@ -77,8 +77,7 @@ impl Channel {
             if rank == group.rank {
                 return Ok(PeerMemory::local(&device, &device, start, *bytes)?);
             }
-            let server = &group.peering[group.world(rank).index()].server;
-            Ok(PeerMemory::open(&device, handle, &group.segments, server, deadline)?)
+            Ok(PeerMemory::open(&device, handle, &group.segments, group.server_of(rank), deadline)?)
         });
         let peers = commit(&group, opened.collect::<Result<Vec<_>, CollectiveError>>(), deadline)?;
         let added = self.add(buffer, peers, Some(shared), deadline);

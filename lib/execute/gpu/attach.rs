@@ -9,6 +9,7 @@ use super::super::program::{Incoming, Storage};
 use super::super::tensors::LocalTensors;
 use super::super::{ExecuteError, Group, Side};
 use super::board::Board;
+use super::handles::MappedMemories;
 use super::invite::{BoardMemory, DeviceExport, DeviceInvitation, Prepared};
 use crate::base::{Deadline, Rank};
 use crate::layout::positions::padding_boxes;
@@ -47,6 +48,8 @@ pub(super) struct Attached {
     pub(super) peers: BTreeMap<Rank, DevicePeer>,
     /// Per report, who is told: peer, word of its board.
     pub(super) reports: Vec<Vec<(Rank, u32)>>,
+    /// How peers' memory was mapped.
+    pub(super) mapped: MappedMemories,
 }
 
 impl Attached {
@@ -86,6 +89,7 @@ pub(super) fn attach(
         },
         peers: BTreeMap::new(),
         reports: vec![Vec::new(); prepared.board.counters.len()],
+        mapped: MappedMemories::default(),
     };
     let (buffers, patterns, maps) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut attach = Attach { plan, local, prepared, device, attached, buffers, patterns, maps };
@@ -107,18 +111,20 @@ impl Attach<'_> {
         invitation: &DeviceInvitation,
         deadline: Deadline,
     ) -> Result<(), ExecuteError> {
-        let server = &group.peering[group.world(rank).index()].server;
+        let server = group.server_of(rank);
         let mut spans = Vec::with_capacity(invitation.memories.len());
         let mut open = |handle| -> Result<u32, ExecuteError> {
             let memory = PeerMemory::open(self.device, handle, &group.segments, server, deadline)?;
             self.attached.spans.push(DeviceSpan::of_peer(&memory));
+            self.attached.mapped.add(memory.mapped_by());
             Ok(self.attached.spans.len() as u32 - 1)
         };
         for handle in &invitation.memories {
             spans.push(open(handle)?);
         }
         let board = invitation.board.as_ref().map(&mut open).transpose()?;
-        let host_board = invitation.host_board.map(|id| group.segments.open(server, id, deadline)).transpose()?;
+        let open_segment = |id| group.segments.open(server.unwrap_or_default(), id, deadline);
+        let host_board = invitation.host_board.map(open_segment).transpose()?;
         let mut tensors = HashMap::new();
         let sides = [(Side::Source, &invitation.source), (Side::Destination, &invitation.destination)];
         for (side, exports) in sides {

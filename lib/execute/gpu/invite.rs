@@ -8,7 +8,7 @@ use super::super::{ExecuteError, Group, Side};
 use super::board::Board;
 use super::place::Places;
 use crate::base::Rank;
-use crate::memory::device::{Device, DeviceMemory, SharedBuffer, SharedHandle, Stream, share};
+use crate::memory::device::{Device, DeviceMemory, Handles, SharedBuffer, SharedHandle, Stream, share};
 use crate::memory::{Buffer, SegmentId, SharedMemory};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -89,13 +89,15 @@ pub(super) fn prepare(
         BoardMemory::Host(segment)
     } else {
         let memory = zeroed(device, u64::from(prepared.board.words) * 4, deadline)?;
-        let (handle, shared) = share(&group.server, device, memory.address(), memory.bytes())?;
+        let (handle, shared) = share(&group.server, device, memory.address(), memory.bytes(), places.agreed.handles)?;
         prepared.shared.push(shared);
         template.board = Some(handle);
         BoardMemory::Device(memory)
     };
     prepared.board_memory = Some(memory);
-    let mut exporter = Exporter { group, device, local, handles: HashMap::new(), shared: &mut prepared.shared };
+    let known = HashMap::new();
+    let mut exporter =
+        Exporter { group, device, local, handles: places.agreed.handles, known, shared: &mut prepared.shared };
     let peers: BTreeSet<Rank> = prepared.board.parents.keys().chain(prepared.board.readers.keys()).copied().collect();
     for peer in peers {
         let mut invitation = DeviceInvitation {
@@ -130,7 +132,8 @@ struct Exporter<'a> {
     group: &'a Group,
     device: &'a Device,
     local: &'a LocalTensors,
-    handles: HashMap<(u64, u64), SharedHandle>,
+    handles: Handles,
+    known: HashMap<(u64, u64), SharedHandle>,
     shared: &'a mut Vec<SharedBuffer>,
 }
 
@@ -155,12 +158,12 @@ impl Exporter<'_> {
 
     fn handle(&mut self, buffer: &Buffer) -> Result<SharedHandle, ExecuteError> {
         let key = (buffer.as_ptr() as u64, buffer.bytes());
-        if let Some(handle) = self.handles.get(&key) {
+        if let Some(handle) = self.known.get(&key) {
             return Ok(handle.clone());
         }
-        let (handle, shared) = share(&self.group.server, self.device, key.0, key.1)?;
+        let (handle, shared) = share(&self.group.server, self.device, key.0, key.1, self.handles)?;
         self.shared.push(shared);
-        self.handles.insert(key, handle.clone());
+        self.known.insert(key, handle.clone());
         Ok(handle)
     }
 }

@@ -4,11 +4,15 @@
 
 use super::super::agree::{chain, commit, gather, unreadable};
 use super::super::{ExecuteError, Group};
+use super::handles::{Agreed, agree_handles, are_near};
 use crate::base::{Deadline, Rank};
-use crate::memory::device::{Device, DeviceSpan, Driver, LinkEnd, PeerMemory, SharedBuffer, SharedHandle, kept, share};
+use crate::memory::device::{
+    Device, DeviceSpan, Driver, Handles, LinkEnd, PeerMemory, SharedBuffer, SharedHandle, kept, share,
+};
+use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Longest test of one pair.
@@ -35,7 +39,7 @@ pub enum LinkVerdict {
     },
 }
 
-/// A pair of GPUs of one host: what `from` writes is checked by `to`.
+/// A pair of GPUs: what `from` writes is checked by `to`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkFacts {
     /// Writing rank.
@@ -54,11 +58,12 @@ struct Statement {
     boot: String,
 }
 
-/// Tests and measures all pairs of GPUs on each host; `device` is this rank's, among those that it sees. Of ranks that share
-/// a GPU the first stands for all. With `fresh` kept results are not used.
+/// Tests and measures all pairs of GPUs on each host, and between hosts of one NVLink domain; `device` is this rank's, among
+/// those that it sees. Of ranks that share a GPU the first stands for all. With `fresh` kept results are not used.
 pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -> Result<Vec<LinkFacts>, ExecuteError> {
     let device = commit(group, Device::open(device).map_err(ExecuteError::from), deadline)?;
-    test(group, Some(&device), Test { fresh, measured: true }, deadline)
+    let agreed = agree_handles(group, Some(&device), false, deadline)?;
+    test(group, Some(&device), Test { fresh, measured: true }, agreed.as_ref().map_err(String::as_str), deadline)
 }
 
 /// Why data may not be sent between the GPUs of the group: the first link that fails the test of ordered writes, whose
@@ -66,9 +71,10 @@ pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -
 pub(crate) fn broken_link(
     group: &Group,
     device: Option<&Device>,
+    agreed: &Agreed,
     deadline: Deadline,
 ) -> Result<Option<String>, ExecuteError> {
-    Ok(broken(&test(group, device, Test { fresh: false, measured: false }, deadline)?))
+    Ok(broken(&test(group, device, Test { fresh: false, measured: false }, Ok(agreed), deadline)?))
 }
 
 /// The first link that did not pass.
@@ -93,32 +99,36 @@ struct Test {
     measured: bool,
 }
 
-/// Tests all pairs; a rank without a device only listens.
+/// Tests all pairs; a rank without a device only listens. Pairs on two hosts fail where these cannot map each other's memory.
 fn test(
     group: &Group,
     device: Option<&Device>,
     test: Test,
+    agreed: Result<&Agreed, &str>,
     deadline: Deadline,
 ) -> Result<Vec<LinkFacts>, ExecuteError> {
     let statement = device.map(statement).transpose();
     let statement = commit(group, statement, deadline)?;
     let statements: Vec<Option<Statement>> = gather(group, &statement, deadline)?;
-    let pairs = pairs(group, &statements);
+    let handles = agreed.map_or(Handles::Local, |agreed| agreed.handles);
+    let (pairs, hopeless) = pairs(&group.topology, &statements, agreed.is_ok());
     let kind = if test.measured { "links" } else { "order" };
-    let name = format!("{kind}-{}.json", key(group, &statements));
-    if let Some(facts) = agreed(group, &name, test.fresh, deadline)? {
+    let name = format!("{kind}-{}.json", key(group, &statements, handles, hopeless.len()));
+    if let Some(facts) = kept_by_all(group, &name, test.fresh, deadline)? {
         return Ok(facts);
     }
     let own_pairs = pairs.iter().any(|(from, to)| [*from, *to].contains(&group.rank));
     let end = device.filter(|_| own_pairs).map(|device| LinkEnd::new(device, test.measured, deadline)).transpose();
     let end = commit(group, end.map_err(ExecuteError::from), deadline)?;
-    let peers = open_peers(group, device.zip(end.as_ref()), &pairs, deadline);
+    let peers = open_peers(group, device.zip(end.as_ref()), &pairs, handles, deadline);
     let (peers, _shared) = commit(group, peers, deadline)?;
     let mut mine = Vec::new();
-    for (number, &(from, to)) in pairs.iter().enumerate() {
+    for (number, round) in rounds(&pairs, test.measured).into_iter().enumerate() {
+        // Words of an end count up from test to test.
         let first = number as u32 * LinkEnd::ROUNDS + 1;
-        let limit = Deadline::after(PAIR.min(deadline.remaining()));
-        if let Some(end) = &end {
+        for (from, to) in round {
+            let limit = Deadline::after(PAIR.min(deadline.remaining()));
+            let Some(end) = &end else { continue };
             if group.rank == from {
                 if let Err(error) = end.write_to(&peers[&to], first, limit) {
                     log::warn!("link test from rank {from} to rank {to}: {error}");
@@ -128,6 +138,11 @@ fn test(
             }
         }
         group.barrier(deadline)?;
+    }
+    if let (Err(why), Rank(0)) = (agreed, group.rank) {
+        let failed =
+            |&(from, to): &(Rank, Rank)| LinkFacts { from, to, verdict: LinkVerdict::Failed { why: why.into() } };
+        mine.extend(hopeless.iter().map(failed));
     }
     let all: Vec<Vec<LinkFacts>> = gather(group, &mine, deadline)?;
     let mut facts: Vec<LinkFacts> = all.into_iter().flatten().collect();
@@ -161,23 +176,43 @@ fn read(end: &LinkEnd, from: &DeviceSpan, (first, measured): (u32, bool), limit:
     found.unwrap_or_else(|error| LinkVerdict::Failed { why: chain(&error) })
 }
 
-/// Ordered pairs of ranks on different GPUs of one host, one rank for each GPU.
-fn pairs(group: &Group, statements: &[Option<Statement>]) -> Vec<(Rank, Rank)> {
+/// Ordered pairs.
+type Pairs = Vec<(Rank, Rank)>;
+
+/// Pairs of ranks on different GPUs that reach each other, one rank for each GPU; and those on two hosts of one NVLink domain
+/// if `joined` says that these cannot map each other's memory.
+fn pairs(topology: &Topology, statements: &[Option<Statement>], joined: bool) -> (Pairs, Pairs) {
     let mut first: BTreeMap<(u32, [u8; 16]), Rank> = BTreeMap::new();
     for (rank, statement) in statements.iter().enumerate() {
         let Some(statement) = statement else { continue };
         let rank = Rank(rank as u32);
-        first.entry((group.topology.node(rank).0, statement.uuid)).or_insert(rank);
+        first.entry((topology.node(rank).0, statement.uuid)).or_insert(rank);
     }
     let ranks: Vec<Rank> = first.into_values().collect();
-    let node = |rank: Rank| group.topology.node(rank);
     let others = |from: Rank| ranks.iter().filter(move |&&to| to != from).map(move |&to| (from, to));
-    ranks.iter().flat_map(|&from| others(from)).filter(|&(from, to)| node(from) == node(to)).collect()
+    let reached = ranks.iter().flat_map(|&from| others(from)).filter(|&(from, to)| are_near(topology, from, to));
+    reached.partition(|&(from, to)| joined || topology.node(from) == topology.node(to))
 }
 
-/// Names a set of GPUs with their driver and boot, and who uses which.
-fn key(group: &Group, statements: &[Option<Statement>]) -> String {
+/// Pairs that are tested at the same time, in which each rank is at most once; one by one where rates are measured.
+fn rounds(pairs: &[(Rank, Rank)], measured: bool) -> Vec<Pairs> {
+    let mut rounds: Vec<(BTreeSet<Rank>, Pairs)> = Vec::new();
+    for &(from, to) in pairs {
+        let is_free = |busy: &BTreeSet<Rank>| !measured && !busy.contains(&from) && !busy.contains(&to);
+        let free = rounds.iter().position(|(busy, _)| is_free(busy)).unwrap_or_else(|| {
+            rounds.push(Default::default());
+            rounds.len() - 1
+        });
+        rounds[free].0.extend([from, to]);
+        rounds[free].1.push((from, to));
+    }
+    rounds.into_iter().map(|(_, pairs)| pairs).collect()
+}
+
+/// Names a set of GPUs with their driver and boot, who uses which, and how they are mapped.
+fn key(group: &Group, statements: &[Option<Statement>], handles: Handles, hopeless: usize) -> String {
     let mut hasher = Sha256::new();
+    hasher.update([handles as u8, u8::from(hopeless > 0)]);
     for (rank, statement) in statements.iter().enumerate() {
         hasher.update(group.topology.node(Rank(rank as u32)).0.to_le_bytes());
         if let Some(statement) = statement {
@@ -191,7 +226,12 @@ fn key(group: &Group, statements: &[Option<Statement>]) -> String {
 }
 
 /// A kept result that every rank has and reads alike.
-fn agreed(group: &Group, name: &str, fresh: bool, deadline: Deadline) -> Result<Option<Vec<LinkFacts>>, ExecuteError> {
+fn kept_by_all(
+    group: &Group,
+    name: &str,
+    fresh: bool,
+    deadline: Deadline,
+) -> Result<Option<Vec<LinkFacts>>, ExecuteError> {
     let mine = if fresh {
         None
     } else {
@@ -209,15 +249,16 @@ fn open_peers(
     group: &Group,
     own: Option<(&Device, &LinkEnd)>,
     pairs: &[(Rank, Rank)],
+    handles: Handles,
     deadline: Deadline,
 ) -> Result<Peers, ExecuteError> {
     let export = |(device, end): (&Device, &LinkEnd)| {
         let memory = end.memory();
-        share(&group.server, device, memory.address(), memory.bytes())
+        share(&group.server, device, memory.address(), memory.bytes(), handles)
     };
     let shared = own.map(export).transpose();
     let handle = shared.as_ref().ok().and_then(|shared| shared.as_ref().map(|(handle, _)| handle.clone()));
-    let handles: Vec<Option<SharedHandle>> = gather(group, &handle, deadline)?;
+    let told: Vec<Option<SharedHandle>> = gather(group, &handle, deadline)?;
     let Some(((device, _), (_, buffer))) = own.zip(shared?) else { return Ok((BTreeMap::new(), None)) };
     let mut peers = BTreeMap::new();
     for &(from, to) in pairs.iter().filter(|(from, to)| [*from, *to].contains(&group.rank)) {
@@ -225,11 +266,10 @@ fn open_peers(
         if peers.contains_key(&peer) {
             continue;
         }
-        let Some(handle) = &handles[peer.index()] else {
+        let Some(handle) = &told[peer.index()] else {
             return Err(unreadable(peer, postcard::Error::DeserializeUnexpectedEnd));
         };
-        let server = &group.peering[group.world(peer).index()].server;
-        let memory = PeerMemory::open(device, handle, &group.segments, server, deadline)?;
+        let memory = PeerMemory::open(device, handle, &group.segments, group.server_of(peer), deadline)?;
         peers.insert(peer, DeviceSpan::of_peer(&memory));
     }
     Ok((peers, Some(buffer)))
@@ -238,6 +278,23 @@ fn open_peers(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_pair_has_a_round_in_which_its_ranks_do_nothing_else() {
+        let ranks = || (0..9).map(Rank);
+        let pairs: Pairs =
+            ranks().flat_map(|from| ranks().filter(move |&to| to != from).map(move |to| (from, to))).collect();
+        let together = rounds(&pairs, false);
+        for round in &together {
+            let busy: BTreeSet<Rank> = round.iter().flat_map(|&(from, to)| [from, to]).collect();
+            assert_eq!(busy.len(), 2 * round.len(), "{round:?}");
+        }
+        let mut all = together.concat();
+        all.sort_unstable();
+        assert_eq!(all, pairs);
+        assert!(together.len() <= 36 && together.len() >= 18, "{} rounds", together.len());
+        assert_eq!(rounds(&pairs, true).len(), pairs.len());
+    }
 
     #[test]
     fn one_bad_link_is_enough() {

@@ -1,4 +1,4 @@
-//! Transfers between tensors on the GPUs of one host.
+//! Transfers between tensors on the GPUs of one host or NVLink domain.
 //!
 //! In: an agreed manifest, tensors on devices. Out: work on a stream. Guarantee: with a GPU for each rank a start is one
 //! launch (and long contiguous copies between two), ordered on the GPUs alone; where ranks share a GPU no kernel waits
@@ -8,11 +8,14 @@
 mod attach;
 mod board;
 mod engine;
+mod handles;
 mod invite;
 mod links;
 mod place;
 mod transfer;
 
+pub use handles::MappedMemories;
+pub(crate) use handles::{Agreed, agree_handles, are_near};
 pub(crate) use links::broken_link;
 pub use links::{LinkFacts, LinkVerdict, test_links};
 pub(super) use place::{Way, find_way, inspect_tensors, unmapped_destination};

@@ -4,11 +4,12 @@
 //! link has passed.
 
 use super::super::agree::{Agreement, commit, gather};
-use super::super::tensors::{LocalTensors, MemoryOf};
+use super::super::tensors::{LocalTensors, Mappable, MemoryOf};
 use super::super::{ExecuteError, Group, Mapped, Side};
+use super::handles::{Agreed, agree_handles, are_near};
 use super::links::broken_link;
 use crate::base::{Deadline, Rank, env};
-use crate::memory::device::{Device, Kernels, inspect};
+use crate::memory::device::{Device, Handles, Kernels, inspect};
 use crate::plan::Manifest;
 use crate::route::RouteKind;
 use crate::topology::Topology;
@@ -23,6 +24,8 @@ pub(crate) struct Places {
     pub(super) device: Option<(Device, Arc<Kernels>)>,
     /// Whether several ranks use one device.
     pub(super) shared: bool,
+    /// By which handles memory is mapped.
+    pub(crate) agreed: Agreed,
     /// Each device a domain of its own: what routes count crossings by.
     pub(crate) by_device: Topology,
     /// All ranks in one domain: every rank reaches every other's memory.
@@ -62,9 +65,9 @@ impl std::str::FromStr for PeerAccess {
     }
 }
 
-/// Looks at all device memory of this rank's tensors, each buffer once, and notes what of it peers can map, and where it is.
+/// Looks at all device memory of this rank's tensors, each buffer once, and notes how peers can map it, and where it is.
 pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, ExecuteError> {
-    let (mut mappable, mut identities) = ([true; 2], BTreeSet::new());
+    let (mut mappable, mut identities) = ([Mappable::default(); 2], BTreeSet::new());
     for (side, mappable) in [Side::Source, Side::Destination].into_iter().zip(&mut mappable) {
         let mut known = BTreeSet::new();
         for tensor in local.side(side).iter().flatten() {
@@ -76,7 +79,8 @@ pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, E
                 let device = Device::open(device)?;
                 let found = inspect(&device, address, bytes)?;
                 identities.insert(device.properties().uuid);
-                *mappable &= found.origin.is_shareable();
+                mappable.local &= found.origin.is_shareable();
+                mappable.fabric &= found.fabric;
             }
         }
     }
@@ -114,10 +118,25 @@ pub(crate) fn find_way(
     if access == PeerAccess::Off {
         return Ok(Way::Staged("CROSSMESH_PEER_ACCESS is off".into()));
     }
+    let needed = agreement.mappable.iter().any(|[sources, _]| !sources.local);
+    let agreed = match agree_handles(group, device.as_ref(), needed, deadline)? {
+        Ok(agreed) => agreed,
+        Err(why) => return Ok(Way::Staged(why)),
+    };
+    let shared = numbers.len() < ranks.len();
+    if agreed.spans && shared {
+        return Ok(Way::Staged(
+            "ranks of several hosts share GPUs, and words by which hosts order copies do not leave a host".into(),
+        ));
+    }
+    if let Some(rank) = agreement.mappable.iter().position(|[sources, _]| !suits(sources, &agreed)) {
+        let how = if agreed.spans { "cannot map from other hosts: it has no fabric handle" } else { "cannot map" };
+        return Ok(Way::Staged(format!("rank {rank} has sources in memory that peers {how}")));
+    }
     let kernels = device.as_ref().map(Kernels::load).transpose().map_err(ExecuteError::from);
     let kernels = commit(group, kernels, deadline)?;
     if access == PeerAccess::Tested
-        && let Some(why) = broken_link(group, device.as_ref(), deadline)?
+        && let Some(why) = broken_link(group, device.as_ref(), &agreed, deadline)?
     {
         return Ok(Way::Staged(why));
     }
@@ -126,7 +145,8 @@ pub(crate) fn find_way(
         (0..memory.len()).map(|rank| numbers.get(&identities[rank]).copied().unwrap_or(0)).collect();
     Ok(Way::Direct(Places {
         device: device.zip(kernels),
-        shared: numbers.len() < ranks.len(),
+        shared,
+        agreed,
         by_device: Topology::from_domains(&domains),
         together: Topology::from_domains(&vec![0; memory.len()]),
     }))
@@ -145,9 +165,18 @@ fn check_unchanged(manifest: &Manifest) -> Result<(), ExecuteError> {
     Ok(())
 }
 
+/// Whether peers can map memory by the handles that were agreed on.
+fn suits(memory: &Mappable, agreed: &Agreed) -> bool {
+    match agreed.handles {
+        _ if agreed.spans => memory.fabric,
+        Handles::Local => memory.local,
+        Handles::Between | Handles::Fabric => memory.local || memory.fabric,
+    }
+}
+
 /// Why a destination cannot be read from, where the plan has ranks that pass on what they received.
-pub(crate) fn unmapped_destination(agreement: &Agreement) -> Option<String> {
-    let rank = agreement.mappable.iter().position(|mappable| !mappable[1])?;
+pub(crate) fn unmapped_destination(agreement: &Agreement, places: &Places) -> Option<String> {
+    let rank = agreement.mappable.iter().position(|[_, destinations]| !suits(destinations, &places.agreed))?;
     Some(format!("rank {rank} has destinations in memory that peers cannot map, and others read them"))
 }
 
@@ -159,13 +188,17 @@ fn why_staged(group: &Group, agreement: &Agreement, route: RouteKind) -> Option<
         let place = if memory[rank] == MemoryOf::Host { "in memory of its host" } else { "in several places" };
         return Some(format!("rank {rank} has tensors {place}"));
     }
-    if let Some(rank) = agreement.mappable.iter().position(|mappable| !mappable[0]) {
+    if let Some(rank) = agreement.mappable.iter().position(|[sources, _]| !sources.local && !sources.fabric) {
         return Some(format!("rank {rank} has sources in memory that peers cannot map"));
     }
     let mut ranks = (0..memory.len() as u32).map(Rank).filter(|rank| memory[rank.index()] != MemoryOf::None);
     let first = ranks.next().unwrap_or_default();
-    let place = |rank: Rank| (group.topology.node(rank), group.topology.domain(rank));
-    if let Some(far) = ranks.find(|&rank| place(rank) != place(first)) {
+    let topology = &group.topology;
+    let is_far = |rank: Rank| match topology.node(rank) == topology.node(first) {
+        true => topology.domain(rank) != topology.domain(first),
+        false => !are_near(topology, rank, first),
+    };
+    if let Some(far) = ranks.find(|&rank| is_far(rank)) {
         let (host, other) = (group.topology.host(first), group.topology.host(far));
         return Some(format!("ranks {first} on host {host} and {far} on host {other} are in different domains"));
     }

@@ -10,6 +10,7 @@ use super::super::{ExecuteError, Group};
 use super::attach::{Attached, attach};
 use super::board::Board;
 use super::engine::Ordered;
+use super::handles::MappedMemories;
 use super::invite::{BoardMemory, DeviceInvitation, Prepared, prepare};
 use super::place::Places;
 use crate::base::{Backoff, Deadline, Rank, env};
@@ -29,6 +30,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const VERDICT: Duration = Duration::from_secs(2);
 /// How long a wait yields before it sleeps: most transfers are over by then, and a sleep lasts longer than small ones.
 pub(super) const EAGER: Duration = Duration::from_millis(20);
+/// Looks at the word of a kernel for each question to the driver.
+const ASK: u32 = 64;
 /// How long an aborted kernel may take to end.
 const END: Duration = Duration::from_secs(10);
 
@@ -51,6 +54,7 @@ pub(in crate::execute) struct DeviceTransfer {
     /// For starts that name no stream, and the end of the last start.
     own: Option<(Stream, Event)>,
     names: Vec<(u32, String)>,
+    mapped: MappedMemories,
     _shared: Vec<SharedBuffer>,
 }
 
@@ -81,11 +85,14 @@ impl DeviceTransfer {
         theirs: &BTreeMap<Rank, DeviceInvitation>,
         deadline: Deadline,
     ) -> Result<Self, ExecuteError> {
+        let mapped = MappedMemories { without_fabric: places.agreed.refused.clone(), ..MappedMemories::default() };
+        let (group_of_it, order) = (group.clone(), Order::Nothing);
         let mut transfer =
-            Self { group: group.clone(), order: Order::Nothing, own: None, names: Vec::new(), _shared: Vec::new() };
+            Self { group: group_of_it, order, own: None, names: Vec::new(), mapped, _shared: Vec::new() };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
         let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
+        transfer.mapped = MappedMemories { without_fabric: transfer.mapped.without_fabric, ..attached.mapped.clone() };
         let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
         transfer.order = match memory {
             BoardMemory::Device(_) => {
@@ -93,9 +100,14 @@ impl DeviceTransfer {
             }
             BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
         };
-        transfer.own = Some((Stream::new(device)?, Event::new(device)?));
+        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
         transfer._shared = prepared.shared;
         Ok(transfer)
+    }
+
+    /// How memory of peers was mapped.
+    pub(in crate::execute) fn mapped(&self) -> &MappedMemories {
+        &self.mapped
     }
 
     /// Puts a start on `stream`, or on a stream of its own; returns at once.
@@ -105,9 +117,10 @@ impl DeviceTransfer {
         match &self.order {
             Order::Nothing => Ok(()),
             Order::Kernel(table) => {
+                let is_captured = stream.map(Stream::is_capturing).transpose()? == Some(true);
                 let stream = stream.unwrap_or(own);
-                table.run(stream)?;
-                if !stream.is_capturing()? {
+                table.run(stream, !is_captured)?;
+                if !is_captured {
                     done.record(stream)?;
                 }
                 Ok(())
@@ -121,8 +134,16 @@ impl DeviceTransfer {
 
     /// Whether the last start is finished.
     pub(in crate::execute) fn test(&self) -> Result<bool, ExecuteError> {
+        self.look(true)
+    }
+
+    /// Whether the last start is finished: kernels tell it by a word; only the driver, which takes longer, knows of those
+    /// that cannot.
+    fn look(&self, ask_driver: bool) -> Result<bool, ExecuteError> {
         self.check_abort()?;
         let done = match (&self.order, &self.own) {
+            (Order::Kernel(table), Some(_)) if table.is_finished() => Ok(true),
+            (Order::Kernel(table), Some(_)) if !ask_driver && table.verdict().is_none() => Ok(false),
             (Order::Kernel(table), Some((_, done))) => {
                 let is_done = done.is_done();
                 match table.verdict() {
@@ -140,7 +161,9 @@ impl DeviceTransfer {
     pub(in crate::execute) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         let mut backoff = Backoff::new();
         let begun = Instant::now();
-        while !self.test()? {
+        let mut looks = 0u32;
+        while !self.look(looks.is_multiple_of(ASK))? {
+            looks = looks.wrapping_add(1);
             if deadline.expired() {
                 let waiting = "work on its GPU has not ended: a peer has not started, or its copies are not done";
                 return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting: waiting.into() });

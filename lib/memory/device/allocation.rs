@@ -21,7 +21,13 @@ pub struct DeviceMemory {
     reserved: u64,
 }
 
+const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+/// Bytes of a fabric handle.
+const FABRIC_BYTES: usize = 64;
+
 /// A reference to a physical allocation.
+#[derive(Debug)]
 pub(super) struct Handle(sys::CUmemGenericAllocationHandle);
 
 impl Drop for Handle {
@@ -40,23 +46,22 @@ impl Handle {
         (result == sys::CUresult::CUDA_SUCCESS).then_some(Self(handle))
     }
 
-    /// Whether it may be exported as a descriptor.
-    pub(super) fn has_descriptor(&self, device: &Device) -> Result<bool, DeviceError> {
+    /// What it may be exported as, which was fixed when it was made: a descriptor, a fabric handle.
+    pub(super) fn types(&self, device: &Device) -> Result<(bool, bool), DeviceError> {
         // SAFETY: all fields may be zero.
         let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a live structure, the handle is held.
         let result = unsafe { sys::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.0) };
         device.check("cuMemGetAllocationPropertiesFromHandle", result)?;
-        let posix = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
-        Ok(properties.requestedHandleTypes.0 & posix != 0)
+        let has = |kind: CUmemAllocationHandleType| properties.requestedHandleTypes.0 & kind.0 != 0;
+        Ok((has(POSIX), has(FABRIC)))
     }
 
     /// A descriptor that other processes can map.
     pub(super) fn export(&self, device: &Device) -> Result<OwnedFd, DeviceError> {
         let mut descriptor: std::ffi::c_int = -1;
-        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         // SAFETY: for this kind the function stores a descriptor, an int, at the given place.
-        let result = unsafe { sys::cuMemExportToShareableHandle((&raw mut descriptor).cast(), self.0, kind, 0) };
+        let result = unsafe { sys::cuMemExportToShareableHandle((&raw mut descriptor).cast(), self.0, POSIX, 0) };
         device.check("cuMemExportToShareableHandle", result)?;
         // SAFETY: the driver has just made it for this process; nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
@@ -65,11 +70,33 @@ impl Handle {
     /// The allocation behind a peer's descriptor.
     pub(super) fn import(device: &Device, descriptor: BorrowedFd<'_>) -> Result<Self, DeviceError> {
         let mut handle = 0;
-        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let number = descriptor.as_raw_fd() as usize as *mut std::ffi::c_void;
         // SAFETY: for this kind the function takes the descriptor itself in place of a pointer.
-        let result = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, number, kind) };
+        let result = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, number, POSIX) };
         device.check("cuMemImportFromShareableHandle", result)?;
+        Ok(Self(handle))
+    }
+
+    /// A handle that other hosts of the NVLink domain can map, as long as this reference or a mapping lives.
+    pub(super) fn export_fabric(&self, device: &Device) -> Result<Vec<u8>, DeviceError> {
+        let mut handle = sys::CUmemFabricHandle { data: [0; FABRIC_BYTES] };
+        // SAFETY: for this kind the function stores such a structure at the given place.
+        let result = unsafe { sys::cuMemExportToShareableHandle((&raw mut handle).cast(), self.0, FABRIC, 0) };
+        device.check("cuMemExportToShareableHandle (fabric)", result)?;
+        Ok(handle.data.to_vec())
+    }
+
+    /// The allocation behind a peer's fabric handle.
+    pub(super) fn import_fabric(device: &Device, bytes: &[u8]) -> Result<Self, DeviceError> {
+        let data: [u8; FABRIC_BYTES] = bytes.try_into().map_err(|_| DeviceError::BadHandle {
+            bytes: 0,
+            what: format!("its fabric handle has {} bytes, not {FABRIC_BYTES}", bytes.len()),
+        })?;
+        let mut given = sys::CUmemFabricHandle { data };
+        let mut handle = 0;
+        // SAFETY: both pointers are to live values; a handle that is none is refused by the driver.
+        let result = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, (&raw mut given).cast(), FABRIC) };
+        device.check("cuMemImportFromShareableHandle (fabric)", result)?;
         Ok(Self(handle))
     }
 }
@@ -80,13 +107,10 @@ impl DeviceMemory {
         let _current = device.enter()?;
         let granularity = granularity(device, &properties(device, false))?;
         let size = bytes.max(1).checked_next_multiple_of(granularity).ok_or_else(|| out_of_memory(device, bytes))?;
-        let handle = if device.properties().fabric {
-            // The driver states it also where the system's IMEX domain does not allow it.
-            create(device, &properties(device, true), size)
-                .or_else(|_| create(device, &properties(device, false), size))
-        } else {
-            create(device, &properties(device, false), size)
-        }?;
+        let handle = match with_fabric(device, size) {
+            Some(handle) => handle,
+            None => create(device, &properties(device, false), size)?,
+        };
         let mut memory = Self::map(device, vec![(handle, size)])?;
         memory.bytes = bytes;
         Ok(memory)
@@ -166,9 +190,9 @@ fn properties(device: &Device, fabric: bool) -> CUmemAllocationProp {
     properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = location(device);
     properties.allocFlags.gpuDirectRDMACapable = u8::from(device.properties().direct_rdma);
-    properties.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.requestedHandleTypes = POSIX;
     if fabric {
-        properties.requestedHandleTypes.0 |= CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0;
+        properties.requestedHandleTypes.0 |= FABRIC.0;
     }
     properties
 }
@@ -180,6 +204,22 @@ fn granularity(device: &Device, properties: &CUmemAllocationProp) -> Result<u64,
     let result = unsafe { sys::cuMemGetAllocationGranularity(&mut granularity, properties, recommended) };
     device.check("cuMemGetAllocationGranularity", result)?;
     Ok((granularity as u64).max(1))
+}
+
+/// An allocation with a fabric handle, where there can be one: the driver states it also where the system's IMEX domain does
+/// not allow it, which is tried once.
+fn with_fabric(device: &Device, bytes: u64) -> Option<Handle> {
+    if !device.properties().fabric || device.fabric_refusal().is_some() {
+        return None;
+    }
+    match create(device, &properties(device, true), bytes) {
+        Ok(handle) => Some(handle),
+        Err(DeviceError::OutOfMemory { .. }) => None,
+        Err(error) => {
+            device.refuse_fabric(error);
+            None
+        }
+    }
 }
 
 fn create(device: &Device, properties: &CUmemAllocationProp, bytes: u64) -> Result<Handle, DeviceError> {

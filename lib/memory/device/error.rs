@@ -67,6 +67,16 @@ pub enum DeviceError {
         /// Device that it is on.
         found: u32,
     },
+    /// No fabric handles where they are needed.
+    #[error(
+        "{device} gives no fabric handles: {why}; GPUs of several hosts map each other's memory by them: look for /dev/nvidia-caps-imex-channels/channel0, at nvidia-imex-ctl -N and at nvidia-smi -q | grep -A4 Fabric"
+    )]
+    NoFabric {
+        /// The device.
+        device: String,
+        /// Why.
+        why: String,
+    },
     /// A buffer that ends beyond its allocation.
     #[error("{bytes} bytes from address {address:#x} end beyond its allocation of {allocation} bytes at {base:#x}")]
     BeyondAllocation {

@@ -7,7 +7,7 @@ use crate::topology::PciAddress;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Devices that are open, so that each is opened once.
 static OPEN: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
@@ -22,6 +22,8 @@ struct Inner {
     context: CUcontext,
     properties: DeviceProperties,
     label: String,
+    /// Why allocations have no fabric handles, once one was refused.
+    fabric_refusal: OnceLock<DeviceError>,
 }
 
 // SAFETY: a context handle may be used from any thread; the driver locks.
@@ -141,6 +143,18 @@ impl Device {
         }
     }
 
+    /// Why its allocations have no fabric handles; `None` where none was refused yet.
+    pub(super) fn fabric_refusal(&self) -> Option<&DeviceError> {
+        self.0.fabric_refusal.get()
+    }
+
+    /// Asks for no more fabric handles.
+    pub(super) fn refuse_fabric(&self, why: DeviceError) {
+        log::info!("allocations have no fabric handles: {why}");
+        // Whoever was first has said it.
+        let _ = self.0.fabric_refusal.set(why);
+    }
+
     /// Makes its context current on this thread until the guard is dropped; costs next to nothing where it is already, as in
     /// callers that use the CUDA runtime and inside of another guard.
     pub(crate) fn enter(&self) -> Result<Current, DeviceError> {
@@ -201,7 +215,7 @@ impl Inner {
         let mut context = std::ptr::null_mut();
         // SAFETY: the handle is of a device; released on drop.
         check("cuDevicePrimaryCtxRetain", &label, unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, handle) })?;
-        Ok(Self { ordinal, handle, context, properties, label })
+        Ok(Self { ordinal, handle, context, properties, label, fabric_refusal: OnceLock::new() })
     }
 }
 

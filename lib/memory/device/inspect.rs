@@ -14,7 +14,7 @@ pub enum Origin {
     Malloc,
     /// By the virtual memory interface, with descriptors: crossmesh's own, PyTorch's expandable segments.
     Virtual,
-    /// By the virtual memory interface without descriptors: nobody else can map it.
+    /// By the virtual memory interface without descriptors: only a fabric handle, if it has one, lets others map it.
     VirtualUnshared,
     /// From a stream-ordered pool: nobody else can map it.
     Pool,
@@ -31,7 +31,7 @@ impl Origin {
         }
     }
 
-    /// Whether peers can map it.
+    /// Whether peers on its host can map it without a fabric handle.
     pub fn is_shareable(self) -> bool {
         matches!(self, Self::Malloc | Self::Virtual)
     }
@@ -46,6 +46,8 @@ pub struct Inspected {
     pub bytes: u64,
     /// How it was made.
     pub origin: Origin,
+    /// Whether it can be exported as fabric handles.
+    pub fabric: bool,
 }
 
 /// Looks at `bytes` bytes from `address`, stated to be on `device`.
@@ -66,7 +68,8 @@ pub fn inspect(device: &Device, address: u64, bytes: u64) -> Result<Inspected, D
     if end.is_none_or(|end| end > base.saturating_add(allocation)) {
         return Err(DeviceError::BeyondAllocation { address, bytes, base, allocation });
     }
-    Ok(Inspected { base, bytes: allocation, origin: origin(device, address, end.unwrap_or(address))? })
+    let (origin, fabric) = origin(device, address, end.unwrap_or(address))?;
+    Ok(Inspected { base, bytes: allocation, origin, fabric })
 }
 
 /// Bytes from `base` on that are mapped without a gap, as far as `end`: memory of the virtual memory interface may consist of
@@ -84,25 +87,23 @@ fn with_neighbours(device: &Device, base: u64, first: u64, end: u64) -> u64 {
     bytes
 }
 
-fn origin(device: &Device, address: u64, end: u64) -> Result<Origin, DeviceError> {
+/// How memory was made, and whether it has fabric handles.
+fn origin(device: &Device, address: u64, end: u64) -> Result<(Origin, bool), DeviceError> {
     let legacy: u32 = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address).unwrap_or(0);
     let pool: u64 = attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address).unwrap_or(0);
     if pool != 0 {
-        return Ok(Origin::Pool);
+        return Ok((Origin::Pool, false));
     }
     if legacy & 0xff != 0 {
-        return Ok(Origin::Malloc);
+        return Ok((Origin::Malloc, false));
     }
+    let (mut descriptors, mut fabric) = (true, true);
     for (at, _) in mappings(address, end) {
-        let shared = match Handle::of(at) {
-            Some(handle) => handle.has_descriptor(device)?,
-            None => false,
-        };
-        if !shared {
-            return Ok(Origin::VirtualUnshared);
-        }
+        let types = Handle::of(at).map_or(Ok((false, false)), |handle| handle.types(device))?;
+        descriptors &= types.0;
+        fabric &= types.1;
     }
-    Ok(Origin::Virtual)
+    Ok((if descriptors { Origin::Virtual } else { Origin::VirtualUnshared }, fabric))
 }
 
 /// The mappings that `address..end` touches: first byte and size of each.

@@ -41,6 +41,6 @@ pub use kernels::{KERNELS, Kernels, PACK_WARPS};
 pub use link::LinkEnd;
 pub use moves::{ENGINE_FROM, Mover, Moves, Place, Work};
 pub use nvrtc::{Compiled, Compiler};
-pub use share::{PeerMemory, SharedBuffer, SharedHandle, share};
+pub use share::{Handles, MappedBy, PeerMemory, SharedBuffer, SharedHandle, fabric_probe, share};
 pub use stream::{End, Event, Pinned, Rows, Stream};
 pub use table::{DeviceSpan, EngineTable, Flags, MoveTable, uploaded};

@@ -135,6 +135,11 @@ pub struct Start {
     pub source_base: u64,
     /// Added to all destination addresses.
     pub destination_base: u64,
+    /// Address of the word of the host in which the end of a start that succeeds is told.
+    pub finished: u64,
+    /// What is stored there; 0: nothing.
+    pub number: u32,
+    pub(super) unused: u32,
 }
 
 /// Most dimensions of a box.
@@ -194,6 +199,6 @@ const _: () = assert!(size_of::<Piece>() == 64);
 const _: () = assert!(size_of::<Unit>() == 20);
 const _: () = assert!(size_of::<Report>() == 16);
 const _: () = assert!(size_of::<Verdict>() == 32);
-const _: () = assert!(size_of::<Start>() == 120);
+const _: () = assert!(size_of::<Start>() == 136);
 const _: () = assert!(size_of::<Box>() == 224);
 const _: () = assert!(size_of::<OrderedWrites>() == 72);

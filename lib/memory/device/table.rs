@@ -16,7 +16,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Device memory with what keeps it mapped.
@@ -86,14 +86,18 @@ pub struct MoveTable {
     moves: Moves,
     start: Start,
     blocks: u32,
-    /// Verdict, then the word that tells a kernel to give up.
+    /// Verdict, then the word that tells a kernel to give up; in a line of its own, which start is finished.
     host: Pinned,
+    /// Number of the last start that tells its end.
+    number: AtomicU32,
     _tables: DeviceMemory,
     _spans: Vec<DeviceSpan>,
 }
 
 /// Word of the host's memory that tells a kernel to give up, behind the verdict.
 const ABORT_WORD: usize = size_of::<Verdict>() / 4;
+/// Word of the host's memory that says which start is finished.
+const FINISHED_WORD: usize = 16;
 
 impl MoveTable {
     /// Uploads the tables; `spans[0]` is this rank's board, of `flags.words` words.
@@ -106,7 +110,7 @@ impl MoveTable {
         deadline: Deadline,
     ) -> Result<Self, DeviceError> {
         let kernels = Kernels::load(device)?;
-        let host = Pinned::new(device, (ABORT_WORD + 1) as u64 * 4)?;
+        let host = Pinned::new(device, (FINISHED_WORD + 1) as u64 * 4)?;
         let mut targets = Vec::new();
         let mut tell = |told: &[(u32, u32)]| {
             let first = targets.len() as u32;
@@ -154,26 +158,44 @@ impl MoveTable {
             leave_count: flags.leave_words.1,
             source_base: 0,
             destination_base: 0,
+            finished: host.device_address() + 4 * FINISHED_WORD as u64,
+            number: 0,
+            unused: 0,
         };
         let most = device.properties().multiprocessors.max(1);
         let blocks = (moves.units.len() as u32).div_ceil(PACK_WARPS).clamp(1, most);
-        Ok(Self { device: device.clone(), kernels, moves, start, blocks, host, _tables: tables, _spans: spans })
+        let (device, number) = (device.clone(), AtomicU32::new(0));
+        Ok(Self { device, kernels, moves, start, blocks, host, number, _tables: tables, _spans: spans })
     }
 
-    /// Puts a whole start on `stream`: one launch; where the copy engine takes part, one before and one after it.
-    pub fn run(&self, stream: &Stream) -> Result<(), DeviceError> {
+    /// Puts a whole start on `stream`: one launch; where the copy engine takes part, one before and one after it. One that
+    /// `tells` is asked about by [`is_finished`](Self::is_finished); a captured one, which may run again, does not.
+    pub fn run(&self, stream: &Stream, tells: bool) -> Result<(), DeviceError> {
+        let number = if tells { self.number.load(Ordering::Relaxed).wrapping_add(1).max(1) } else { 0 };
         if self.moves.engine.is_empty() {
-            return self.launch(stream, PHASE_OPEN | PHASE_MOVE | PHASE_CLOSE, self.blocks);
+            self.launch(stream, PHASE_OPEN | PHASE_MOVE | PHASE_CLOSE, self.blocks, number)?;
+        } else {
+            self.launch(stream, PHASE_OPEN | PHASE_AWAIT, 1, 0)?;
+            run_copies(stream, &self.moves.engine)?;
+            self.launch(stream, PHASE_MOVE | PHASE_CLOSE, self.blocks, number)?;
         }
-        self.launch(stream, PHASE_OPEN | PHASE_AWAIT, 1)?;
-        run_copies(stream, &self.moves.engine)?;
-        self.launch(stream, PHASE_MOVE | PHASE_CLOSE, self.blocks)
+        if tells {
+            self.number.store(number, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
-    fn launch(&self, stream: &Stream, phases: u32, blocks: u32) -> Result<(), DeviceError> {
+    fn launch(&self, stream: &Stream, phases: u32, blocks: u32, number: u32) -> Result<(), DeviceError> {
         // SAFETY: the tables are uploaded and, like all that they point to, mapped as long as this object, which waits
         // for its last start before it is dropped.
-        unsafe { self.kernels.pack(stream, &Start { phases, ..self.start }, blocks) }
+        unsafe { self.kernels.pack(stream, &Start { phases, number, ..self.start }, blocks) }
+    }
+
+    /// Whether the last start that tells its end has succeeded; one that fails never does.
+    pub fn is_finished(&self) -> bool {
+        // Acquire: pairs with the kernel's release of the number, behind everything that it moved.
+        let finished = self.host.word(FINISHED_WORD).map(|word| word.load(Ordering::Acquire));
+        finished == Some(self.number.load(Ordering::Relaxed))
     }
 
     /// Tells kernels of this table, running and to come, to give up.
