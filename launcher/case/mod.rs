@@ -86,13 +86,7 @@ impl fmt::Display for SideText {
 pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
     let (path, name) = split(text);
     let file = plain_file::read(&path).map_err(|source| CaseError::Read { path: path.clone(), source })?;
-    let texts: Vec<CaseText> =
-        serde_json::from_slice(&file).map_err(|source| CaseError::Form { path: path.clone(), source })?;
-    let cases = texts.into_iter().map(case).collect::<Result<Vec<_>, _>>()?;
-    let mut seen = BTreeSet::new();
-    if let Some(case) = cases.iter().find(|case| !seen.insert(case.name.as_str())) {
-        return Err(CaseError::Repeated { path, name: case.name.clone() });
-    }
+    let cases = parse(&file, &path)?;
     let Some(name) = name else {
         return if cases.is_empty() { Err(CaseError::None { path }) } else { Ok(cases) };
     };
@@ -102,6 +96,19 @@ pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
             let present: Vec<String> = cases.iter().map(|case| format!("{:?}", case.name)).collect();
             Err(CaseError::Unknown { path, name: name.to_string(), present: present.join(", ") })
         }
+    }
+}
+
+/// All cases of a file; `path` names it in messages.
+pub(crate) fn parse(file: &[u8], path: &Path) -> Result<Vec<Case>, CaseError> {
+    let path = || path.to_path_buf();
+    let texts: Vec<CaseText> =
+        serde_json::from_slice(file).map_err(|source| CaseError::Form { path: path(), source })?;
+    let cases = texts.into_iter().map(case).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = BTreeSet::new();
+    match cases.iter().find(|case| !seen.insert(case.name.as_str())) {
+        Some(case) => Err(CaseError::Repeated { path: path(), name: case.name.clone() }),
+        None => Ok(cases),
     }
 }
 

@@ -6,6 +6,9 @@
 mod files;
 mod launcher;
 mod mutate;
+#[allow(dead_code)]
+#[path = "../../../launcher/plain_file.rs"]
+mod plain_file;
 mod texts;
 
 pub use mutate::Mutator;
@@ -22,7 +25,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "model", read: files::model, seeds: files::model_seeds },
     Target { name: "system", read: files::system, seeds: files::system_seeds },
     Target { name: "layers", read: files::layers, seeds: files::layers_seeds },
@@ -32,6 +35,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "synthetic", read: texts::synthetic, seeds: texts::synthetic_seeds },
     Target { name: "spec", read: texts::spec, seeds: texts::spec_seeds },
     Target { name: "safetensors", read: launcher::safetensors, seeds: launcher::safetensors_seeds },
+    Target { name: "cases", read: launcher::cases, seeds: launcher::cases_seeds },
     Target { name: "launcher", read: launcher::frames, seeds: launcher::frames_seeds },
     Target {
         name: "control",
