@@ -1,5 +1,6 @@
-//! What the command reads: safetensors files, files of cases, and frames between launcher and agents. In: any bytes. Out: whether they are
-//! such. Guarantee: the launcher's own modules are what is run, read in by path, since the command is no library.
+//! What the command reads: safetensors files, files of cases, and frames between launcher and agents. In: any bytes. Out:
+//! whether they are such. Guarantee: the launcher's own modules are what is run, read in by path, since the command is no
+//! library.
 
 #[allow(dead_code, unused_imports)]
 #[path = "../../../launcher/case/mod.rs"]

@@ -25,11 +25,12 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "model", read: files::model, seeds: files::model_seeds },
     Target { name: "system", read: files::system, seeds: files::system_seeds },
     Target { name: "layers", read: files::layers, seeds: files::layers_seeds },
     Target { name: "rules", read: files::rules, seeds: files::rules_seeds },
+    Target { name: "experts", read: files::experts, seeds: files::experts_seeds },
     Target { name: "plan", read: files::plan, seeds: files::plan_seeds },
     Target { name: "topology", read: texts::topology, seeds: texts::topology_seeds },
     Target { name: "synthetic", read: texts::synthetic, seeds: texts::synthetic_seeds },
