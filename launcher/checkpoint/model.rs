@@ -150,8 +150,14 @@ impl Model {
         Self { dimensions, tied, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
     }
 
-    /// The model without its contents, as plans are made of it.
+    /// The model without its contents, as plans are made of it; every tensor holds something.
     pub(crate) fn description(&self, name: &str) -> Result<model::Model, model::ModelError> {
+        if let Some(TensorSource { name: tensor, shape, .. }) =
+            self.tensors.iter().find(|tensor| tensor.shape.contains(&0))
+        {
+            let (origin, tensor, shape) = (name.to_string(), tensor.clone(), shape.clone());
+            return Err(model::ModelError::EmptyTensor { origin, tensor, shape });
+        }
         let tensors = self.tensors.iter();
         let tensors =
             tensors.map(|tensor| model::ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype)).collect();

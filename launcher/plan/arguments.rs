@@ -18,7 +18,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
     /// Cases of one tensor each with explicit layouts: a JSON file, or one case of it
-    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules", "cast"])]
+    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules", "cast", "expert_map_src",
+        "expert_map_dst"])]
     pub(super) case: Option<String>,
     /// Both sides as NCCL M2N's model bench describes them: a JSON file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["src", "dst"])]
@@ -32,6 +33,12 @@ pub(crate) struct Arguments {
     /// Rules before the built-in ones, as for refit
     #[arg(long, value_name = "RULES", requires = "model")]
     pub(super) rules: Option<PathBuf>,
+    /// Which expert each slot of the source ranks holds, as for refit: a JSON file
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(super) expert_map_src: Option<PathBuf>,
+    /// The same for the destination
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(super) expert_map_dst: Option<PathBuf>,
     /// Type in which F32, F16 and BF16 tensors arrive: f32, f16 or bf16, as for refit [default: as in the model]
     #[arg(long, value_name = "DTYPE", requires = "model")]
     pub(super) cast: Option<String>,

@@ -46,8 +46,6 @@ pub(super) enum PlanCommandError {
     Model(#[from] ModelError),
     #[error("model {} has no tensors; a plan needs at least one", path.display())]
     NoTensors { path: PathBuf },
-    #[error("tensor {tensor:?}: shape {shape:?} has no elements; every dimension must have at least one")]
-    Empty { tensor: String, shape: Vec<u64> },
     #[error(transparent)]
     Rules(#[from] RulesOptionError),
     #[error(transparent)]

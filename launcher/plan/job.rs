@@ -87,10 +87,9 @@ fn model_job(
     if model.tensors().is_empty() {
         return Err(PlanCommandError::NoTensors { path: path.to_path_buf() });
     }
-    if let Some(tensor) = model.tensors().iter().find(|tensor| tensor.shape.contains(&0)) {
-        return Err(PlanCommandError::Empty { tensor: tensor.name.clone(), shape: tensor.shape.clone() });
-    }
     let rules = rules_option::read(arguments.rules.as_deref())?;
+    let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
+    let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
     let all: Vec<Rank> = (0..ranks).map(Rank).collect();
     let (first, second) = all.split_at(sources as usize);
     let side = |spec, ranks| ModelSide { spec, ranks, rules: &rules };

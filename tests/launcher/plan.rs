@@ -165,6 +165,28 @@ fn casts_and_sums_count_what_travels() {
     }
 }
 
+/// Of four experts with a tensor each, one rank has the first three times, the other one the others.
+#[test]
+fn experts_lie_as_their_map_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, map) = (folder.path().join("m.model.json"), folder.path().join("map.json"));
+    let expert = |index: u32| format!("model.layers.0.mlp.experts.{index}.up_proj.weight");
+    let tensors: serde_json::Map<String, Value> =
+        (0..4).map(|index| (expert(index), json!({"shape": [8, 4], "dtype": "BF16"}))).collect();
+    std::fs::write(&model, Value::from(tensors).to_string()).unwrap();
+    std::fs::write(&map, json!({"physical_to_logical_map": [[0, 0, 0, 1, 2, 3]]}).to_string()).unwrap();
+    let bytes = |arguments: &[&str], field: &str| {
+        let report = planned(&[&["--model", model.to_str().unwrap()], arguments].concat());
+        let of = |rank: &Value| ["network", "nvlink"].map(|link| rank[format!("{link}_{field}")].as_u64().unwrap());
+        let ranks = report["per_rank"].as_array().unwrap();
+        ranks.iter().map(|rank| of(rank).iter().sum::<u64>() / 64).collect::<Vec<_>>()
+    };
+    let map = map.to_str().unwrap();
+    assert_eq!(bytes(&["--src", "tp=1", "--dst", "ep=2"], "received"), [0, 2, 2]);
+    assert_eq!(bytes(&["--src", "tp=1", "--dst", "ep=2", "--expert-map-dst", map], "received"), [0, 1, 3]);
+    assert_eq!(bytes(&["--src", "ep=2", "--dst", "tp=1", "--expert-map-src", map], "sent"), [1, 3, 0]);
+}
+
 #[test]
 fn a_rank_is_explained() {
     let case = format!("{}#rows of 4 to 2, twice", here(CASES[0]).display());

@@ -123,6 +123,42 @@ fn wrong_rules() {
 }
 
 #[test]
+fn empty_tensors_of_checkpoints() {
+    let header = r#"{"none":{"dtype":"F32","shape":[3,0],"data_offsets":[0,0]}}"#;
+    let length = (header.len() as u64).to_le_bytes();
+    let file = format!("{}{header}", std::str::from_utf8(&length).unwrap());
+    let files = [("m.safetensors", file.as_str())];
+    refused(&files, "--model @m.safetensors --src tp=2 --dst tp=1", &["\"none\" of", "[3, 0]", "at least 1"]);
+}
+
+const EXPERTS: &str = r#"{"model.layers.0.mlp.experts.0.up_proj.weight": {"shape": [8, 4], "dtype": "BF16"},
+    "model.layers.0.mlp.experts.1.up_proj.weight": {"shape": [8, 4], "dtype": "BF16"}}"#;
+
+#[test]
+fn wrong_expert_maps() {
+    for (map, parts) in [
+        ("[0, 0]", &["expert 1 of 2", "is a permutation"][..]),
+        ("[0, 2]", &["slot 1", "expert 2", "the model has 2"]),
+        ("[0, 1, 0]", &["3 expert slots over 2 ranks"]),
+        ("{\"slots\": [0, 1]}", &["e.json is no expert map"]),
+    ] {
+        let files = [("m.model.json", EXPERTS), ("e.json", map)];
+        for side in ["src", "dst"] {
+            let arguments = format!("--model @m.model.json --src ep=2 --dst ep=2 --expert-map-{side} @e.json");
+            refused(&files, &arguments, parts);
+        }
+    }
+    let files = [("m.model.json", EXPERTS)];
+    refused(&files, "--model @m.model.json --src tp=1 --dst tp=1 --expert-map-dst @e.json", &["cannot read", "e.json"]);
+    refused(
+        &[("m.model.json", MODEL), ("e.json", "[0]")],
+        "--model @m.model.json --src tp=1 --dst tp=1 --expert-map-dst @e.json",
+        &["no rule finds an expert"],
+    );
+    refused(&[("e.json", "[0]")], "--case c.json --expert-map-dst @e.json", &["cannot be used with"]);
+}
+
+#[test]
 fn wrong_cases() {
     let good = fs::read_to_string(here("../tests/planner/cases.json")).unwrap();
     let changed = |from: &str, to: &str| {
