@@ -129,8 +129,13 @@ fn case(text: CaseText) -> Result<Case, CaseError> {
         return Err(CaseError::Empty { case: name, shape });
     }
     let dtype = Dtype::parse(&dtype).map_err(|source| CaseError::Dtype { case: name.clone(), source })?;
-    let last = src.ranks.iter().chain(&dst.ranks).max().map_or(0, |&rank| rank as usize + 1);
-    let ranks = domains.as_ref().map_or(last, Vec::len);
+    let last = src.ranks.iter().chain(&dst.ranks).max().copied();
+    if let (Some(domains), Some(last)) = (&domains, last)
+        && last as usize >= domains.len()
+    {
+        return Err(CaseError::Domains { case: name, domains: domains.len(), last });
+    }
+    let ranks = domains.as_ref().map_or(last.map_or(0, |last| last as usize + 1), Vec::len);
     let sides = [src.to_string(), dst.to_string()];
     let source = layout(&name, "src", &shape, dtype, src)?;
     let destination = layout(&name, "dst", &shape, dtype, dst)?;
@@ -203,6 +208,7 @@ mod tests {
             ("\"mesh\": [2]", "\"mesh\": [3]", "3 slots and 2 ranks"),
             ("\"ranks\": [2]", "\"ranks\": [3]", "rank 3"),
             ("[0, 1]", "[0, 0]", "stands in the mesh twice"),
+            ("[0, 0, 7]", "[0, 7]", "case \"a#b\": domains lists 2 ranks, and the meshes name rank 2;"),
         ] {
             let error = changed(from, to);
             assert!(error.contains(part), "{from} -> {to}: {error}");

@@ -198,6 +198,81 @@ fn a_rank_is_explained() {
     }
     let line = shown.output.lines().find(|line| line.contains("reads over NVLink from")).unwrap();
     assert!(line.contains("16 B with 1 rank"), "{}", shown.output);
+    let report = &planned(&["--case", &case, "--route", "hierarchical", "--explain", "4"])[0];
+    let part = &report["explained"];
+    assert_eq!((&part["rank"], &part["holds_bytes"], &part["wants_bytes"]), (&json!(4), &json!(0), &json!(32)));
+    assert_eq!(part["leads"]["bytes"], 16);
+    assert_eq!(part["reads_from"]["6"]["bytes"], 16);
+    assert_eq!(planned(&["--case", &case])[0].get("explained"), None);
+    let page = plan(&["--case", &case, "--explain", "4", "--html", "-"]);
+    assert!(page.output.contains("<pre>rank 4: domain 1"), "{}", page.error);
+}
+
+/// Of 64 layers keys and values have 8 heads of 128 rows each, which 16 ranks hold twice.
+#[test]
+fn key_value_heads_are_repeated() {
+    let delivered = |destination: &str| {
+        let report = planned(&["--model", "qwen3-32b", "--src", "tp=4", "--dst", destination]);
+        report["delivered_bytes"].as_u64().unwrap()
+    };
+    let norms = (64 * (2 * 5120 + 2 * 128) + 5120) * 2;
+    let keys_and_values = 64 * 2 * 8 * 128 * 5120 * 2;
+    let once = delivered("tp=1");
+    assert_eq!(delivered("tp=8"), once + 7 * norms);
+    assert_eq!(delivered("tp=16"), once + 15 * norms + keys_and_values);
+    assert_eq!(delivered("tp=32"), once + 31 * norms + 3 * keys_and_values);
+}
+
+#[test]
+fn axes_that_do_nothing_are_told() {
+    let told = plan(&["--model", "llama-3-70b", "--src", "pp=200", "--dst", "tp=2,ep=2", "--json", "-"]);
+    assert_eq!(told.code, Some(0), "{}", told.error);
+    let report: Value = serde_json::from_str(&told.output).unwrap();
+    let warnings = report["warnings"].as_array().unwrap();
+    for (part, warning) in
+        ["source pp=200: 120 of 200 pipeline stages have no layer", "destination tp=2,ep=2: ep=2 deals out nothing"]
+            .into_iter()
+            .zip(warnings)
+    {
+        assert!(warning.as_str().unwrap().contains(part) && told.error.contains(part), "{warning}: {}", told.error);
+    }
+    assert_eq!(warnings.len(), 2);
+}
+
+#[test]
+fn plans_are_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan");
+    let file = path.to_str().unwrap();
+    let saved = planned(&[QWEN, &["--topology", "gb200-nvl72:2/16", "--injection", "single", "--save", file]].concat());
+    let mut loaded = planned(&["--load", file, "--topology", "gb200-nvl72:2/16"]);
+    assert_eq!(loaded["name"], format!("{file}, as saved"));
+    for field in ["name", "plan_seconds", "reason"] {
+        loaded[field] = saved[field].clone();
+    }
+    assert_eq!((&loaded["chosen_injection"], &loaded), (&json!("single"), &saved));
+    let refused = |arguments: &[&str], parts: &[&str]| {
+        let ended = plan(&[&["--load", file], arguments].concat());
+        assert_eq!((ended.code, ended.output.as_str()), (Some(2), ""), "{}", ended.error);
+        assert!(parts.iter().all(|part| ended.error.contains(part)), "{parts:?} in {}", ended.error);
+    };
+    refused(&["--topology", "hgx-h100"], &["was made for", "rank 4 on node 1, and here it is 0"]);
+    refused(&["--route", "flat"], &["cannot be used with"]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    refused(&[], &["is damaged"]);
+    bytes[8] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    refused(&[], &["has version"]);
+}
+
+#[test]
+fn one_thing_is_not_called_several() {
+    let shown = plan(&["--model", "qwen3-32b", "--src", "tp=1", "--dst", "tp=1", "--topology", "hgx-h100"]).output;
+    assert!(shown.contains("2 ranks in 2 domains, 1 source, 1 destination\n"), "{shown}");
+    assert!(shown.contains(" in 1 class of equal"), "{shown}");
 }
 
 #[test]

@@ -48,7 +48,10 @@ fn wrong_models() {
         refused(&[("m.model.json", &text)], "--model @m.model.json --src tp=2 --dst tp=1", parts);
     }
     refused(&[], "--model @absent.model.json --src tp=2 --dst tp=1", &["absent.model.json", "No such file"]);
-    refused(&[], "--model gpt-5 --src tp=2 --dst tp=1", &["gpt-5"]);
+    for name in ["gpt-5", "qwen3", "llama-3-70b-stacked"] {
+        let parts = [&format!("called \"{name}\""), "qwen3-32b, llama-3-70b", "deepseek-v3"];
+        refused(&[], &format!("--model {name} --src tp=2 --dst tp=1"), &parts);
+    }
 }
 
 #[test]
@@ -100,10 +103,17 @@ fn wrong_specs_and_clusters() {
         ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),
         ("--src tp=2 --dst tp=1 --json @absent/out.json", &["--json", "absent", "No such file"]),
         ("--src tp=2 --dst tp=1 --case x.json", &["cannot be used with"]),
+        ("--src tp=2 --dst tp=1 --save -", &["--save -", "give a path"]),
+        ("--src tp=2 --dst tp=1 --save @absent/plan", &["--save", "absent", "No such file"]),
     ] {
         refused(&[("m.model.json", MODEL)], &format!("--model @m.model.json {arguments}"), parts);
     }
-    refused(&[], "--src tp=2 --dst tp=1", &["--model <MODEL>|--case <FILE[#NAME]>"]);
+    refused(&[], "--src tp=2 --dst tp=1", &["--model <MODEL>|--case <FILE[#NAME]>|--load <FILE>"]);
+    for (tensor, heads) in [(3, "64 query heads and 8 key-value heads"), (128, "64 query heads")] {
+        let parts = ["model.layers.0.self_attn.q_proj.weight", heads, &format!("under tp={tensor}")];
+        refused(&[], &format!("--model qwen3-32b --src tp={tensor} --dst tp=1"), &parts);
+        refused(&[], &format!("--model qwen3-32b --src tp=1 --dst tp={tensor}"), &parts);
+    }
 }
 
 #[test]
@@ -173,11 +183,18 @@ fn wrong_cases() {
         (changed("\"mesh\": [4]", "\"mesh\": [5]"), &["5 slots and 4 ranks"]),
         (changed("\"dtype\"", "\"type\""), &["unknown field `type`"]),
         (changed("sizes=5/3", "sizes=5/4"), &["given sizes"]),
-        (changed("[0, 0, 1]", "[0, 0]"), &["given sizes", "rank 2"]),
+        (changed("[0, 0, 1]", "[0, 0]"), &["given sizes", "domains lists 2 ranks", "rank 2"]),
         ("[]".into(), &["holds no case"]),
     ] {
         refused(&[("c.json", &text)], "--case @c.json", parts);
     }
+    let short =
+        fs::read_to_string(here("../tests/planner/cases.json")).unwrap().replacen("[0, 0, 0, 0, 1", "[0, 0, 0, 1", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.json");
+    fs::write(&path, &short).unwrap();
+    let ended = plan(&["--case", path.to_str().unwrap()]);
+    assert_eq!((ended.code, ended.error.matches("rank 7").count()), (Some(2), 1), "said once: {}", ended.error);
     refused(&[("c.json", &good)], "--case @c.json#other", &["no case \"other\"", "\"nine ranks\""]);
     refused(&[], "--case @absent.json#x", &["absent.json", "No such file"]);
     assert!(!Path::new("out.json").exists());
