@@ -42,8 +42,10 @@ impl Loaded {
     pub(super) fn job(&self, arguments: &Arguments) -> Result<Job, PlanCommandError> {
         let cluster: Synthetic = arguments.topology.parse()?;
         let manifest = &self.plan.manifest;
-        let sources = manifest.side_ranks(|tensor| &tensor.source).len() as u32;
-        let destinations = manifest.side_ranks(|tensor| &tensor.destination).len() as u32;
+        let ranks = self.plan.rank_count() as u32;
+        // Destinations follow the sources; stages without a layer may hold nothing.
+        let sources = manifest.side_ranks(|tensor| &tensor.destination).first().map_or(ranks, |first| first.0);
+        let destinations = ranks - sources;
         if sources.checked_add(destinations).is_none_or(|ranks| ranks > MOST_RANKS) {
             return Err(PlanCommandError::TooManyRanks { sources, destinations, most: MOST_RANKS });
         }

@@ -256,6 +256,11 @@ fn plans_are_saved_and_loaded() {
         assert_eq!((ended.code, ended.output.as_str()), (Some(2), ""), "{}", ended.error);
         assert!(parts.iter().all(|part| ended.error.contains(part)), "{parts:?} in {}", ended.error);
     };
+    // Stages without a layer hold nothing.
+    let empty = ["--model", "llama-3-70b", "--src", "pp=90", "--dst", "tp=2", "--save", file];
+    let saved = planned(&empty);
+    assert_eq!(planned(&["--load", file])["per_rank"], saved["per_rank"]);
+    planned(&[QWEN, &["--topology", "gb200-nvl72:2/16", "--injection", "single", "--save", file]].concat());
     refused(&["--topology", "hgx-h100"], &["was made for", "rank 4 on node 1, and here it is 0"]);
     refused(&["--route", "flat"], &["cannot be used with"]);
     let mut bytes = std::fs::read(&path).unwrap();

@@ -74,6 +74,20 @@ fn places_that_cannot_be_written_are_refused() {
     }
 }
 
+/// Benches find it out before they measure.
+#[test]
+fn benches_refuse_places_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("absent/t.json");
+    for what in ["reshard", "p2p", "allreduce", "plan"] {
+        let mut command = crossmesh();
+        command.args(["bench", what, "--json", absent.to_str().unwrap()]);
+        let refused = finish(command);
+        assert_eq!((refused.code, refused.output.as_str()), (Some(2), ""), "{what}: {}", refused.error);
+        assert!(refused.error.contains("--json: cannot write"), "{what}: {}", refused.error);
+    }
+}
+
 #[test]
 fn nodes_of_a_job_are_merged_by_rank_0() {
     for starter in starters() {

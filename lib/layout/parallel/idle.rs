@@ -34,7 +34,7 @@ impl fmt::Display for IdleAxis {
             Self::Stages { spec, stages, empty, layers } => write!(
                 formatter,
                 "{spec}: {empty} of {stages} pipeline stages have no layer, since the model has {layers}; use at most \
-                 {layers} stages, or state the layers of each"
+                 as many stages, or state the layers of each"
             ),
             Self::Experts { spec, ranks } => write!(
                 formatter,
