@@ -110,7 +110,7 @@ fn wrong_specs_and_clusters() {
     }
     refused(&[], "--src tp=2 --dst tp=1", &["--model <MODEL>|--case <FILE[#NAME]>|--load <FILE>"]);
     for (tensor, heads) in [(3, "64 query heads and 8 key-value heads"), (128, "64 query heads")] {
-        let parts = ["model.layers.0.self_attn.q_proj.weight", heads, &format!("under tp={tensor}")];
+        let parts = ["model.layers.0.self_attn.k_proj.weight", heads, &format!("under tp={tensor}")];
         refused(&[], &format!("--model qwen3-32b --src tp={tensor} --dst tp=1"), &parts);
         refused(&[], &format!("--model qwen3-32b --src tp=1 --dst tp={tensor}"), &parts);
     }
