@@ -8,6 +8,7 @@ mod bench;
 mod case;
 mod cast_option;
 mod checkpoint;
+mod counted;
 mod doctor;
 mod env_command;
 mod failure;

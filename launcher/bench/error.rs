@@ -3,6 +3,7 @@
 //! In: errors of the steps. Out: a message and whether the caller can cure it. Guarantee: wrong data is an error like any
 //! other.
 
+use crate::checkpoint::WriteError;
 use crossmesh::base::bytes::SizeError;
 use crossmesh::collective::device::CollectiveError;
 use crossmesh::collective::{OperationError, TableError};
@@ -110,6 +111,13 @@ pub(crate) enum BenchError {
         #[source]
         source: io::Error,
     },
+    /// A place for results, found out before anything is measured.
+    #[error("--{option}")]
+    Target {
+        option: &'static str,
+        #[source]
+        source: WriteError,
+    },
     /// A collective.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -136,6 +144,7 @@ impl BenchError {
         matches!(
             self,
             Self::Option { .. }
+                | Self::Target { .. }
                 | Self::Bytes(_)
                 | Self::TooFewRanks { .. }
                 | Self::SeveralHosts { .. }

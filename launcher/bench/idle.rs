@@ -6,7 +6,7 @@
 
 use super::clock;
 use super::error::BenchError;
-use super::output::{leaves_room_for_a_table, write_json};
+use super::output::{leaves_room_for_a_table, place, write_json};
 use super::{Complaint, deadline};
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, ReshardOptions, Side};
@@ -84,6 +84,7 @@ pub(super) fn run(world: &Communicator, arguments: &Arguments) -> Result<Complai
     if ranks < 2 {
         return Err(BenchError::TooFewRanks { needed: 2, ranks });
     }
+    place("json", &arguments.json)?;
     let (source, destination) = layouts(ranks as u32)?;
     let mut manifest = Manifest::new();
     manifest.push("late", source, destination)?;

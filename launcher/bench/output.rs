@@ -2,9 +2,19 @@
 //! Guarantee: an error names the path.
 
 use super::error::BenchError;
+use crate::result_file::ResultFile;
 use crate::standard_output;
+use crossmesh::base::env;
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// A place for results, which one rank writes for all: found out whether it can, before anything is measured.
+pub(super) fn place(option: &'static str, path: &Option<PathBuf>) -> Result<Option<PathBuf>, BenchError> {
+    if let Some(path) = path.as_deref().filter(|_| env::text(env::RANK).is_none_or(|rank| rank == "0")) {
+        ResultFile::try_path(path).map_err(|source| BenchError::Target { option, source })?;
+    }
+    Ok(path.clone())
+}
 
 /// For programs.
 pub(super) fn write_json(results: &impl Serialize, path: &Path) -> Result<(), BenchError> {

@@ -6,7 +6,7 @@
 
 use super::clock;
 use super::error::BenchError;
-use super::output::{leaves_room_for_a_table, write_json};
+use super::output::{leaves_room_for_a_table, place, write_json};
 use crossmesh::base::Rank;
 use crossmesh::execute::{ProgramSummary, program_summary};
 use crossmesh::layout::model::Model;
@@ -103,6 +103,7 @@ impl Clock {
 
 /// Plans, in this process alone.
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, BenchError> {
+    place("json", &arguments.json)?;
     let clock = Clock::start()?;
     let job = job(arguments)?;
     let mut results = Results {

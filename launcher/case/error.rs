@@ -31,6 +31,10 @@ pub(crate) enum CaseError {
     Repeated { path: PathBuf, name: String },
     #[error("case {case:?}: shape {shape:?} has no elements; every dimension must have at least one")]
     Empty { case: String, shape: Vec<u64> },
+    #[error(
+        "case {case:?}: domains lists {domains} ranks, and the meshes name rank {last}; list the domain of every rank, from 0 on"
+    )]
+    Domains { case: String, domains: usize, last: u32 },
     #[error("case {case:?}")]
     Dtype {
         case: String,

@@ -86,13 +86,7 @@ impl fmt::Display for SideText {
 pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
     let (path, name) = split(text);
     let file = plain_file::read(&path).map_err(|source| CaseError::Read { path: path.clone(), source })?;
-    let texts: Vec<CaseText> =
-        serde_json::from_slice(&file).map_err(|source| CaseError::Form { path: path.clone(), source })?;
-    let cases = texts.into_iter().map(case).collect::<Result<Vec<_>, _>>()?;
-    let mut seen = BTreeSet::new();
-    if let Some(case) = cases.iter().find(|case| !seen.insert(case.name.as_str())) {
-        return Err(CaseError::Repeated { path, name: case.name.clone() });
-    }
+    let cases = parse(&file, &path)?;
     let Some(name) = name else {
         return if cases.is_empty() { Err(CaseError::None { path }) } else { Ok(cases) };
     };
@@ -102,6 +96,19 @@ pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
             let present: Vec<String> = cases.iter().map(|case| format!("{:?}", case.name)).collect();
             Err(CaseError::Unknown { path, name: name.to_string(), present: present.join(", ") })
         }
+    }
+}
+
+/// All cases of a file; `path` names it in messages.
+pub(crate) fn parse(file: &[u8], path: &Path) -> Result<Vec<Case>, CaseError> {
+    let path = || path.to_path_buf();
+    let texts: Vec<CaseText> =
+        serde_json::from_slice(file).map_err(|source| CaseError::Form { path: path(), source })?;
+    let cases = texts.into_iter().map(case).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = BTreeSet::new();
+    match cases.iter().find(|case| !seen.insert(case.name.as_str())) {
+        Some(case) => Err(CaseError::Repeated { path: path(), name: case.name.clone() }),
+        None => Ok(cases),
     }
 }
 
@@ -122,8 +129,13 @@ fn case(text: CaseText) -> Result<Case, CaseError> {
         return Err(CaseError::Empty { case: name, shape });
     }
     let dtype = Dtype::parse(&dtype).map_err(|source| CaseError::Dtype { case: name.clone(), source })?;
-    let last = src.ranks.iter().chain(&dst.ranks).max().map_or(0, |&rank| rank as usize + 1);
-    let ranks = domains.as_ref().map_or(last, Vec::len);
+    let last = src.ranks.iter().chain(&dst.ranks).max().copied();
+    if let (Some(domains), Some(last)) = (&domains, last)
+        && last as usize >= domains.len()
+    {
+        return Err(CaseError::Domains { case: name, domains: domains.len(), last });
+    }
+    let ranks = domains.as_ref().map_or(last.map_or(0, |last| last as usize + 1), Vec::len);
     let sides = [src.to_string(), dst.to_string()];
     let source = layout(&name, "src", &shape, dtype, src)?;
     let destination = layout(&name, "dst", &shape, dtype, dst)?;
@@ -196,6 +208,7 @@ mod tests {
             ("\"mesh\": [2]", "\"mesh\": [3]", "3 slots and 2 ranks"),
             ("\"ranks\": [2]", "\"ranks\": [3]", "rank 3"),
             ("[0, 1]", "[0, 0]", "stands in the mesh twice"),
+            ("[0, 0, 7]", "[0, 7]", "case \"a#b\": domains lists 2 ranks, and the meshes name rank 2;"),
         ] {
             let error = changed(from, to);
             assert!(error.contains(part), "{from} -> {to}: {error}");

@@ -16,6 +16,12 @@ pub(crate) enum CheckpointError {
         #[source]
         source: io::Error,
     },
+    #[error("no file or folder is called {name:?}")]
+    NoSuchName {
+        name: String,
+        #[source]
+        source: ModelError,
+    },
     #[error("cannot {action} {}", path.display())]
     Io {
         action: &'static str,

@@ -7,7 +7,7 @@ use super::header::{Header, HeaderTensor};
 use super::mapped::MappedFile;
 use super::{config, description, index};
 use crossmesh::layout::Dtype;
-use crossmesh::layout::model::{self, Dimensions, published_names};
+use crossmesh::layout::model::{self, Dimensions};
 use crossmesh::layout::parallel::{Origin, OriginAxis};
 use crossmesh::plan::Manifest;
 use serde::{Deserialize, Serialize};
@@ -67,10 +67,11 @@ impl Model {
     /// Opens a `.safetensors` file, an index or the folder of one, a folder with one `.safetensors` file, or a
     /// description that ends in `.model.json`; or, where no file has the name, makes a built-in model of that name.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
-        if let Some(name) = path.to_str().filter(|name| is_published(name))
+        if let Some(name) = path.to_str().filter(|text| is_name(text))
             && !path.exists()
         {
-            return Ok(Self::described(&model::Model::published(name)?));
+            let unknown = |source| CheckpointError::NoSuchName { name: name.to_string(), source };
+            return Ok(Self::described(&model::Model::published(name).map_err(unknown)?));
         }
         let model = Self::open_tensors(path)?;
         Ok(Self { dimensions: model.dimensions.or(config::beside(path)?), ..model })
@@ -150,8 +151,14 @@ impl Model {
         Self { dimensions, tied, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
     }
 
-    /// The model without its contents, as plans are made of it.
+    /// The model without its contents, as plans are made of it; every tensor holds something.
     pub(crate) fn description(&self, name: &str) -> Result<model::Model, model::ModelError> {
+        if let Some(TensorSource { name: tensor, shape, .. }) =
+            self.tensors.iter().find(|tensor| tensor.shape.contains(&0))
+        {
+            let (origin, tensor, shape) = (name.to_string(), tensor.clone(), shape.clone());
+            return Err(model::ModelError::EmptyTensor { origin, tensor, shape });
+        }
         let tensors = self.tensors.iter();
         let tensors =
             tensors.map(|tensor| model::ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype)).collect();
@@ -202,8 +209,9 @@ impl Model {
     }
 }
 
-fn is_published(name: &str) -> bool {
-    published_names().any(|known| name == known || name.strip_suffix("-stacked") == Some(known))
+/// Whether what is no file was meant as the name of a built-in model.
+fn is_name(text: &str) -> bool {
+    !text.contains('/') && !text.ends_with(".safetensors") && !text.ends_with(".json")
 }
 
 /// Maps a safetensors file and reads its header.

@@ -53,9 +53,9 @@ pub(crate) enum DoctorError {
 }
 
 impl DoctorError {
-    /// Whether the user can cure it by another call.
+    /// Whether the user can cure it by another call, such as one that names another file to write.
     pub(crate) fn is_bad_input(&self) -> bool {
-        matches!(self, Self::Folder { .. } | Self::Empty { .. } | Self::State { .. })
+        matches!(self, Self::Folder { .. } | Self::Empty { .. } | Self::State { .. } | Self::Write { .. })
     }
 
     /// The message with its causes.

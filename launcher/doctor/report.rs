@@ -7,6 +7,7 @@ use super::gpu_links::{self, GpuLinks};
 use super::outliers;
 use super::pairs::{self, Pair};
 use super::system::State;
+use crate::counted::counted;
 use crossmesh::topology::cluster::PathKind;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,10 +200,6 @@ impl Report {
 }
 
 /// `1 host`, `2 hosts`.
-fn counted(count: usize, name: &str) -> String {
-    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Why checks of a job did not run.
 const OUTSIDE: &str = "needs a job: crossmesh run -n N -- crossmesh doctor";
 /// Places that are shown; JSON has all.

@@ -12,14 +12,19 @@ Exit codes: 0 done, 1 the plan is not what a case expects, or a result cannot be
 /// Say what a transfer costs before a byte moves: bytes of every link, times, the best route; needs no ranks
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["model", "case"])))]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["model", "case", "load"])))]
 pub(crate) struct Arguments {
     /// Model: what refit takes, or the name of a built-in one such as qwen3-32b or deepseek-v3
     #[arg(long, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
     /// Cases of one tensor each with explicit layouts: a JSON file, or one case of it
-    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules", "cast"])]
+    #[arg(long, value_name = "FILE[#NAME]", conflicts_with_all = ["system", "src", "dst", "rules", "cast", "expert_map_src",
+        "expert_map_dst"])]
     pub(super) case: Option<String>,
+    /// A plan that --save wrote: it is verified, and shown on the cluster that it was made for, by its route
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "src", "dst", "rules", "cast", "expert_map_src",
+        "expert_map_dst", "route", "injection", "save"])]
+    pub(super) load: Option<PathBuf>,
     /// Both sides as NCCL M2N's model bench describes them: a JSON file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["src", "dst"])]
     pub(super) system: Option<PathBuf>,
@@ -32,6 +37,12 @@ pub(crate) struct Arguments {
     /// Rules before the built-in ones, as for refit
     #[arg(long, value_name = "RULES", requires = "model")]
     pub(super) rules: Option<PathBuf>,
+    /// Which expert each slot of the source ranks holds, as for refit: a JSON file
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(super) expert_map_src: Option<PathBuf>,
+    /// The same for the destination
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(super) expert_map_dst: Option<PathBuf>,
     /// Type in which F32, F16 and BF16 tensors arrive: f32, f16 or bf16, as for refit [default: as in the model]
     #[arg(long, value_name = "DTYPE", requires = "model")]
     pub(super) cast: Option<String>,
@@ -48,9 +59,12 @@ pub(crate) struct Arguments {
     /// Simulate every route by events
     #[arg(long)]
     pub(super) simulate: bool,
-    /// Show what this rank does
+    /// Say what this rank does: in the tables, the JSON and the page
     #[arg(long, value_name = "RANK")]
     pub(super) explain: Option<u32>,
+    /// Write the plan by the chosen route to this file, for --load and for programs
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(super) save: Option<PathBuf>,
     /// Write the results as JSON to this file; - writes them to standard output in one line, in place of the tables
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,

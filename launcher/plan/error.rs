@@ -9,7 +9,7 @@ use crossmesh::execute::ExecuteError;
 use crossmesh::layout::model::ModelError;
 use crossmesh::layout::parallel::{ParallelError, SystemError};
 use crossmesh::plan::PlanError;
-use crossmesh::route::CheckError;
+use crossmesh::route::{CheckError, PlanFileError};
 use crossmesh::topology::SyntheticError;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -46,8 +46,6 @@ pub(super) enum PlanCommandError {
     Model(#[from] ModelError),
     #[error("model {} has no tensors; a plan needs at least one", path.display())]
     NoTensors { path: PathBuf },
-    #[error("tensor {tensor:?}: shape {shape:?} has no elements; every dimension must have at least one")]
-    Empty { tensor: String, shape: Vec<u64> },
     #[error(transparent)]
     Rules(#[from] RulesOptionError),
     #[error(transparent)]
@@ -62,6 +60,12 @@ pub(super) enum PlanCommandError {
     Explained { rank: u32, title: String, last: usize },
     #[error("--json and --html both name {}; give each its own file", path.display())]
     SameFile { path: PathBuf },
+    #[error("--save {}: a plan is saved to a file; give a path", path.display())]
+    SaveTarget { path: PathBuf },
+    #[error("--load")]
+    Load(#[from] PlanFileError),
+    #[error("--save")]
+    Save(#[source] PlanFileError),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -91,6 +95,6 @@ pub(super) enum PlanCommandError {
 impl PlanCommandError {
     /// Whether the user can cure it by another call.
     pub(super) fn is_bad_input(&self) -> bool {
-        !matches!(self, Self::Proof { .. } | Self::Unexpected { .. } | Self::Results(_))
+        !matches!(self, Self::Proof { .. } | Self::Unexpected { .. } | Self::Results(_) | Self::Save(_))
     }
 }

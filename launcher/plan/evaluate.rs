@@ -31,6 +31,8 @@ pub(super) struct Asked {
 #[derive(Debug)]
 pub(super) struct Evaluated {
     pub(super) report: Report,
+    /// The chosen route.
+    pub(super) options: RouteOptions,
     /// Of the chosen route.
     pub(super) flows: Vec<Flow>,
 }
@@ -101,7 +103,7 @@ pub(super) fn evaluate(job: &Job, asked: &Asked, progress: &Progress) -> Result<
     progress.step(&job.title, "stages");
     let mut report = report(job, &plan, coverage, routes, &allowed[chosen], reason(&allowed, chosen))?;
     report.plan_seconds = began.elapsed().as_secs_f64() - simulation_seconds;
-    Ok(Evaluated { report, flows: kept })
+    Ok(Evaluated { report, options: allowed[chosen].options, flows: kept })
 }
 
 /// Routes, proves, costs and maybe simulates.
@@ -227,11 +229,13 @@ fn report(
         padding_bytes: coverage.padding,
         gaps: gaps(plan).into_iter().map(gap).collect(),
         replicated_unknown: job.unmatched.clone(),
+        warnings: job.warnings.clone(),
         routes,
         chosen: chosen.options.kind.to_string(),
         chosen_injection: chosen.options.injection.to_string(),
         reason,
         per_rank: per_rank(job, chosen, &sources, &destinations),
+        explained: None,
         as_expected: None,
         plan_seconds: 0.0,
     })

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Most ranks of which all links are planned; a rank's own plan has no limit.
-const MOST_RANKS: u32 = 1 << 16;
+pub(super) const MOST_RANKS: u32 = 1 << 16;
 
 /// A manifest on a machine.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Job {
     pub(super) expect: Option<Expect>,
     /// Tensors that no rule knows.
     pub(super) unmatched: Vec<String>,
+    /// What may not be meant.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Job {
@@ -87,10 +89,9 @@ fn model_job(
     if model.tensors().is_empty() {
         return Err(PlanCommandError::NoTensors { path: path.to_path_buf() });
     }
-    if let Some(tensor) = model.tensors().iter().find(|tensor| tensor.shape.contains(&0)) {
-        return Err(PlanCommandError::Empty { tensor: tensor.name.clone(), shape: tensor.shape.clone() });
-    }
     let rules = rules_option::read(arguments.rules.as_deref())?;
+    let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
+    let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
     let all: Vec<Rank> = (0..ranks).map(Rank).collect();
     let (first, second) = all.split_at(sources as usize);
     let side = |spec, ranks| ModelSide { spec, ranks, rules: &rules };
@@ -113,6 +114,7 @@ fn model_job(
         machine,
         expect: None,
         unmatched: made.unmatched,
+        warnings: made.idle.iter().map(|(side, axis)| format!("{side} {axis}")).collect(),
     })
 }
 
@@ -157,5 +159,15 @@ fn case_job(case: Case, cluster: &Synthetic) -> Result<Job, PlanCommandError> {
         domain_labels[machine.topology.domain(Rank(rank as u32)).index()] = label;
     }
     let Case { name: title, sides, manifest, expect, .. } = case;
-    Ok(Job { title, sides, coordinates: Vec::new(), manifest, machine, domain_labels, expect, unmatched: Vec::new() })
+    Ok(Job {
+        title,
+        sides,
+        coordinates: Vec::new(),
+        manifest,
+        machine,
+        domain_labels,
+        expect,
+        unmatched: Vec::new(),
+        warnings: Vec::new(),
+    })
 }

@@ -13,6 +13,7 @@ mod job;
 mod page;
 mod progress;
 mod report;
+mod saved;
 mod stages;
 mod table;
 
@@ -26,6 +27,7 @@ use evaluate::{Asked, Evaluated, evaluate};
 use job::Job;
 use progress::Progress;
 use report::Report;
+use saved::Loaded;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -41,30 +43,48 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn plan(arguments: &Arguments) -> Result<(), PlanCommandError> {
-    if let (Some(json), Some(html)) = (&arguments.json, &arguments.html)
-        && json == html
-    {
-        return Err(PlanCommandError::SameFile { path: json.clone() });
-    }
-    for (option, path) in [("json", &arguments.json), ("html", &arguments.html)] {
-        if let Some(path) = path {
-            ResultFile::try_path(path).map_err(|source| PlanCommandError::Target { option, source })?;
-        }
-    }
-    let asked = Asked::new(arguments.route.as_deref(), arguments.injection.as_deref(), arguments.simulate)?;
-    let jobs = job::jobs(arguments)?;
+    check_targets(arguments)?;
+    let loaded = arguments.load.as_deref().map(Loaded::read).transpose()?;
+    let asked = match &loaded {
+        Some(loaded) => loaded.asked(arguments.simulate)?,
+        None => Asked::new(arguments.route.as_deref(), arguments.injection.as_deref(), arguments.simulate)?,
+    };
+    let jobs = match &loaded {
+        Some(loaded) => vec![loaded.job(arguments)?],
+        None => job::jobs(arguments)?,
+    };
     for job in &jobs {
         check_explained(job, arguments.explain)?;
+        job.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     }
     let mut evaluated = Vec::with_capacity(jobs.len());
     let progress = Progress::new(jobs.len());
     for job in &jobs {
         let mut one = evaluate(job, &asked, &progress)?;
         one.report.as_expected = expected::compare(&one.report, job.expect.as_ref())?;
+        one.report.explained = arguments.explain.map(|rank| explained::explained(job, &one, Rank(rank)));
         evaluated.push(one);
     }
     drop(progress);
     write(arguments, &jobs, &evaluated)
+}
+
+/// Finds out whether all results can be written, before anything is planned.
+fn check_targets(arguments: &Arguments) -> Result<(), PlanCommandError> {
+    if let (Some(json), Some(html)) = (&arguments.json, &arguments.html)
+        && json == html
+    {
+        return Err(PlanCommandError::SameFile { path: json.clone() });
+    }
+    if let Some(path) = arguments.save.as_deref().filter(|path| result_file::is_standard_output(path)) {
+        return Err(PlanCommandError::SaveTarget { path: path.to_path_buf() });
+    }
+    for (option, path) in [("json", &arguments.json), ("html", &arguments.html), ("save", &arguments.save)] {
+        if let Some(path) = path {
+            ResultFile::try_path(path).map_err(|source| PlanCommandError::Target { option, source })?;
+        }
+    }
+    Ok(())
 }
 
 fn check_explained(job: &Job, rank: Option<u32>) -> Result<(), PlanCommandError> {
@@ -95,11 +115,14 @@ fn write(arguments: &Arguments, jobs: &[Job], evaluated: &[Evaluated]) -> Result
         shows_tables &= !result_file::is_standard_output(path);
         results.push(ResultFile::prepare(path, text).map_err(target("html"))?);
     }
+    if let (Some(path), [job], [one]) = (&arguments.save, jobs, evaluated) {
+        saved::save(job, one, path)?;
+    }
     for result in results {
         result.place()?;
     }
     if shows_tables {
-        result_file::print(&tables(arguments, jobs, evaluated))?;
+        result_file::print(&tables(&reports))?;
     }
     Ok(())
 }
@@ -116,15 +139,15 @@ fn json(reports: &[&Report], is_list: bool, in_one_line: bool) -> String {
     text.unwrap_or_default() + "\n"
 }
 
-fn tables(arguments: &Arguments, jobs: &[Job], evaluated: &[Evaluated]) -> String {
+fn tables(reports: &[&Report]) -> String {
     let mut text = String::new();
-    for (number, (job, one)) in jobs.iter().zip(evaluated).enumerate() {
+    for (number, report) in reports.iter().enumerate() {
         if number > 0 {
             text.push('\n');
         }
-        text.push_str(&table::table(&one.report));
-        if let Some(rank) = arguments.explain {
-            let _ = write!(text, "\n{}", explained::explained(job, one, Rank(rank)));
+        text.push_str(&table::table(report));
+        if let Some(explained) = &report.explained {
+            let _ = write!(text, "\n{}", explained.text());
         }
     }
     text

@@ -1,6 +1,7 @@
 //! What a plan costs, as data. In: nothing. Out: plain values with a JSON form. Guarantee: the table, the page and the
 //! JSON show these numbers and no others.
 
+use super::explained::RankPart;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -38,6 +39,8 @@ pub(super) struct Report {
     pub(super) gaps: Vec<GapReport>,
     /// Tensors that no rule knows.
     pub(super) replicated_unknown: Vec<String>,
+    /// What may not be meant.
+    pub(super) warnings: Vec<String>,
     pub(super) routes: Vec<RouteReport>,
     /// Name and injection of the chosen route.
     pub(super) chosen: String,
@@ -45,6 +48,9 @@ pub(super) struct Report {
     pub(super) reason: String,
     /// What every rank carries by the chosen route.
     pub(super) per_rank: Vec<RankReport>,
+    /// What one rank does by the chosen route, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) explained: Option<RankPart>,
     /// Whether everything is as the case expects; `None` without expectations.
     pub(super) as_expected: Option<bool>,
     /// Seconds to plan, prove and cost all routes, without simulation.

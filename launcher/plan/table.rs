@@ -1,6 +1,7 @@
 //! A report for people. In: a report. Out: text. Guarantee: figures with their units; nothing that the JSON does not say.
 
 use super::report::{Balance, GapReport, RankReport, Report, RouteReport};
+use crate::counted::counted;
 use crossmesh::base::bytes::human;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -50,11 +51,6 @@ pub(super) fn brief(seconds: f64) -> String {
     }
 }
 
-/// A number of things, such as `2 hops`.
-pub(super) fn counted(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
 fn exact(bytes: u64) -> String {
     if bytes < 1024 { format!("{bytes} B") } else { format!("{bytes} B ({})", human(bytes)) }
 }
@@ -65,11 +61,16 @@ fn summary(report: &Report, text: &mut String) {
     };
     row("plan", report.name.clone());
     let ranks = format!(
-        "{}: {} ranks in {} domains, {} sources, {} destinations",
-        report.topology, report.ranks, report.domains, report.sources, report.destinations
+        "{}: {} in {}, {}, {}",
+        report.topology,
+        counted(report.ranks, "rank"),
+        counted(report.domains, "domain"),
+        counted(report.sources, "source"),
+        counted(report.destinations, "destination")
     );
     row("cluster", ranks);
-    row("tensors", format!("{} in {} classes of equal holders and wanters", report.tensors, report.classes));
+    let classes = counted(report.classes, "class");
+    row("tensors", format!("{} in {classes} of equal holders and wanters", report.tensors));
     row("bytes", exact(report.bytes));
     row("unique, delivered", format!("{}, {}", exact(report.unique_bytes), exact(report.delivered_bytes)));
     let bound =
@@ -97,7 +98,7 @@ fn summary(report: &Report, text: &mut String) {
     if !unknown.is_empty() {
         let shown = unknown.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
         let more = if unknown.len() > SHOWN { ", … (--json lists all)" } else { "" };
-        row("no rule, replicated", format!("{} tensors: {shown}{more}", unknown.len()));
+        row("no rule, replicated", format!("{}: {shown}{more}", counted(unknown.len(), "tensor")));
     }
     row("planned in", format!("{:.3} s, all routes proved", report.plan_seconds));
 }

@@ -75,6 +75,9 @@ impl<'a> Job<'a> {
         let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
         let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
         let made = shards::manifest(&model, &rules, request, &sources, &destinations)?;
+        if world.rank() == SPEAKER {
+            made.idle.iter().for_each(|(side, axis)| log::warn!("{side} {axis}"));
+        }
         let ModelManifest { manifest, unmatched: unknown, source_fused, destination_fused: fused, .. } = made;
         let model = model.arranged(&manifest, &made.origins);
         let manifest = Arc::new(manifest);

@@ -1,6 +1,7 @@
 //! Results. In: what a transfer moved and how long it took. Out: a table for people, JSON for scripts. Guarantee:
 //! the same numbers in both.
 
+use crate::counted::counted;
 use crossmesh::base::bytes::human;
 use crossmesh::comm::Report;
 use serde::Serialize;
@@ -90,7 +91,16 @@ impl Results {
             let _ = writeln!(text, "{name:<22}{value}");
         };
         row("model", self.model.clone());
-        row("layouts", format!("{} to {} on {} ranks, {} domains", self.src, self.dst, self.ranks, self.domains));
+        row(
+            "layouts",
+            format!(
+                "{} to {} on {}, {}",
+                self.src,
+                self.dst,
+                counted(self.ranks, "rank"),
+                counted(self.domains, "domain")
+            ),
+        );
         row("route", format!("{}, injection {}", self.route, self.injection));
         row("tensors", self.tensors.to_string());
         if let Some(dtype) = &self.cast {
@@ -119,7 +129,9 @@ impl Results {
         row("planned in", format!("{:.3} s, {} flows", self.plan_seconds, self.flows));
         let verified = match self.verified {
             Some(true) if self.model_ranks == self.ranks => "every byte and digest".into(),
-            Some(true) => format!("every digest, every byte on the {} ranks that have the model", self.model_ranks),
+            Some(true) => {
+                format!("every digest, every byte on the {} that have the model", counted(self.model_ranks, "rank"))
+            }
             _ => "no (--verify)".into(),
         };
         row("verified", verified);
@@ -127,7 +139,7 @@ impl Results {
         if !unknown.is_empty() {
             let shown = unknown.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
             let more = if unknown.len() > SHOWN { ", … (--json lists all)" } else { "" };
-            row("no rule, replicated", format!("{} tensors: {shown}{more}", unknown.len()));
+            row("no rule, replicated", format!("{}: {shown}{more}", counted(unknown.len(), "tensor")));
         }
         self.rank_table(&mut text);
         text

@@ -50,7 +50,7 @@ pub(super) fn manifest(
     sources: &[Rank],
     destinations: &[Rank],
 ) -> Result<ModelManifest, RefitError> {
-    let described = model.description("given")?;
+    let described = model.description(&request.model.display().to_string())?;
     let source = ModelSide { spec: &request.src.spec, ranks: sources, rules };
     let destination = ModelSide { spec: &request.dst.spec, ranks: destinations, rules };
     let made = model_manifest(&described, source, destination)?;

@@ -1,7 +1,9 @@
 //! Why a topology cannot be shown. In: errors of files, clusters, the job. Out: one enum. Guarantee: what the caller
 //! gave wrong exits with 2, the rest with 1.
 
+use crate::checkpoint::WriteError;
 use crate::failure::{BAD_INPUT, Failure};
+use crate::result_file::ResultFileError;
 use crossmesh::comm::CommError;
 use crossmesh::topology::{FileError, SyntheticError};
 use std::io;
@@ -18,8 +20,10 @@ pub(super) enum TopoError {
     From { source: SyntheticError },
     #[error("--from {text} has {gpus} GPUs; hosts are shown one by one of at most {most}, so name a smaller cluster")]
     TooMany { text: String, gpus: u64, most: u64 },
-    #[error("{} cannot be written", .path.display())]
-    Write { path: PathBuf, source: io::Error },
+    #[error("--{option}")]
+    Target { option: &'static str, source: WriteError },
+    #[error(transparent)]
+    Results(#[from] ResultFileError),
     #[error("facts cannot be written as JSON")]
     Json { source: FileError },
     #[error("facts of rank {rank} cannot be read; are all ranks of one crossmesh version?")]
@@ -36,6 +40,7 @@ impl From<TopoError> for Failure {
                 | TopoError::File { .. }
                 | TopoError::From { .. }
                 | TopoError::TooMany { .. }
+                | TopoError::Target { .. }
                 | TopoError::Comm(CommError::Discover(_))
         );
         Failure::new(if bad_input { BAD_INPUT } else { 1 }, error)

@@ -13,7 +13,7 @@ mod tree;
 
 use crate::failure::Failure;
 use crate::plain_file;
-use crate::standard_output;
+use crate::result_file::{self, ResultFile};
 use crossmesh::topology::{Cluster, ClusterOptions, HostFacts, Synthetic, file};
 use error::TopoError;
 use std::path::{Path, PathBuf};
@@ -47,19 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Rank 0 shows what all have sent.
     let Some(hosts) = hosts else { return Ok(ExitCode::SUCCESS) };
     let cluster = Cluster::new(hosts, &options);
-    let mut silent = false;
-    if let Some(path) = &arguments.json {
-        silent |= path.as_os_str() == standard_output::NAME;
-        write(path, &json::render(&cluster)?)?;
-    }
-    if let Some(path) = &arguments.svg {
-        silent |= path.as_os_str() == standard_output::NAME;
-        write(path, &svg::render(&cluster))?;
-    }
-    if !silent {
-        let text = if arguments.matrix { matrix::render(&cluster) } else { tree::render(&cluster) };
-        write(Path::new(standard_output::NAME), &text)?;
-    }
+    show(arguments, &cluster)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -81,8 +69,23 @@ fn from(text: &str) -> Result<Vec<HostFacts>, TopoError> {
     Ok(synthetic.hosts())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), TopoError> {
-    standard_output::write(path, text).map_err(|source| TopoError::Write { path: path.to_path_buf(), source })
+/// All that was asked for, or nothing: files get their names when all are on disk.
+fn show(arguments: &Arguments, cluster: &Cluster) -> Result<(), TopoError> {
+    let mut results = Vec::new();
+    let mut shows_text = true;
+    for (option, path) in [("json", &arguments.json), ("svg", &arguments.svg)] {
+        let Some(path) = path else { continue };
+        shows_text &= !result_file::is_standard_output(path);
+        let text = if option == "json" { json::render(cluster)? } else { svg::render(cluster) };
+        results.push(ResultFile::prepare(path, text).map_err(|source| TopoError::Target { option, source })?);
+    }
+    for result in results {
+        result.place()?;
+    }
+    if shows_text {
+        result_file::print(&if arguments.matrix { matrix::render(cluster) } else { tree::render(cluster) })?;
+    }
+    Ok(())
 }
 
 /// `50`, `12.5`: bytes per second in GB/s for people.

@@ -2,6 +2,7 @@
 //! Guarantee: no overlapping boxes, whatever the numbers; every text from outside is escaped.
 
 use super::gigabytes;
+use crate::counted::counted;
 use crate::markup::escape;
 use crossmesh::base::DomainId;
 use crossmesh::topology::Cluster;
@@ -38,7 +39,8 @@ pub(super) fn render(cluster: &Cluster) -> String {
     for (number, domain) in cluster.domains.iter().take(COLOURS.len()).enumerate() {
         let y = GAP + number * TITLE;
         let _ = writeln!(text, "<rect x=\"{GAP}\" y=\"{y}\" width=\"16\" height=\"16\" fill=\"{}\"/>", COLOURS[number]);
-        let label = format!("domain {number}: {} GPUs, by {}", domain.gpus.len(), super::tree::key(&domain.key));
+        let label =
+            format!("domain {number}: {}, by {}", counted(domain.gpus.len(), "GPU"), super::tree::key(&domain.key));
         label_at(&mut text, GAP + 24, y + 13, "start", &label);
     }
     for (position, node) in cluster.nodes.iter().enumerate() {

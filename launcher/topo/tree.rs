@@ -2,6 +2,7 @@
 //! number; everything that is left out is named with the reason.
 
 use super::gigabytes;
+use crate::counted::counted;
 use crossmesh::base::bytes;
 use crossmesh::topology::Cluster;
 use crossmesh::topology::cluster::{Domain, DomainKey, Node, Paths, nvlink_rate_of, visible};
@@ -26,7 +27,6 @@ pub(super) fn head(cluster: &Cluster) -> String {
     let (domains, nodes) = (cluster.domains.len(), cluster.nodes.len());
     let gpus: usize = cluster.nodes.iter().map(|node| node.facts.gpus.len()).sum();
     let nics: usize = cluster.nodes.iter().map(|node| node.rails.len()).sum();
-    let counted = |count: usize, name: &str| format!("{count} {name}{}", if count == 1 { "" } else { "s" });
     let mut text = format!(
         "{}, {}, {}, {} in use\n",
         counted(domains, "NVLink domain"),

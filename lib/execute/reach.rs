@@ -83,15 +83,12 @@ impl Reach {
     /// of the two has them on a GPU.
     pub(super) fn packs(&self, plan: &Plan, topology: &Topology, flow: &LocalFlow) -> bool {
         let root = flow.path.root();
-        let is_onto_device = |parent: &Neighbour, child: &Neighbour| {
-            parent.is_root
-                && self.mapped
-                && self.device[child.rank.index()]
-                && topology.domain(child.rank) == topology.domain(root)
-        };
+        // Of the whole tree, which is long where there are many domains, only the edges of the root count.
+        let is_onto_device =
+            |child: Rank| self.mapped && self.device[child.index()] && topology.domain(child) == topology.domain(root);
         if flow.path.first_receiver().is_some()
             && flow.sums.is_none()
-            && (self.device[root.index()] || !flow.path.all_edges(|parent, child| !is_onto_device(parent, child)))
+            && (self.device[root.index()] || flow.path.receivers_of_root().any(is_onto_device))
         {
             return true;
         }

@@ -63,7 +63,7 @@ pub enum PlanError {
         second: usize,
     },
     /// A layout does not fit the communicator.
-    #[error("tensor {name:?}: {layout}")]
+    #[error("tensor {name:?}")]
     Layout {
         /// Tensor.
         name: String,

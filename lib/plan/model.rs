@@ -6,7 +6,7 @@ use super::{Manifest, PlanError};
 use crate::base::Rank;
 use crate::layout::model::Model;
 use crate::layout::parallel::{
-    FuseSide, FusedTensor, Origin, ParallelError, ParallelSpec, PreparedModel, RuledModel, Rules, RulesError,
+    FuseSide, FusedTensor, IdleAxis, Origin, ParallelError, ParallelSpec, PreparedModel, RuledModel, Rules, RulesError,
     SideLayouts,
 };
 
@@ -34,6 +34,8 @@ pub struct ModelManifest {
     pub source_fused: Vec<FusedTensor>,
     /// The same of the destination.
     pub destination_fused: Vec<FusedTensor>,
+    /// Axes that do nothing for the model, with the side whose spec has them.
+    pub idle: Vec<(&'static str, IdleAxis)>,
     /// Where the elements of every tensor stand in the model.
     pub origins: Vec<Origin>,
     /// Numbers in the manifest of tensors that have a dimension of extent 1 in front, which the model has not: a side
@@ -69,6 +71,10 @@ pub fn model_manifest(
         keep_dtype: Vec::new(),
         source_fused: Vec::new(),
         destination_fused: Vec::new(),
+        idle: [("source", held.idle()), ("destination", wanted.idle())]
+            .into_iter()
+            .flat_map(|(side, idle)| idle.iter().map(move |axis| (side, axis.clone())))
+            .collect(),
         origins: Vec::new(),
         leading: Vec::new(),
         source_transposed: Vec::new(),

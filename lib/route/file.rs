@@ -209,6 +209,11 @@ impl SavedPlan {
         Ok(Self { manifest, options, places: places(topology) })
     }
 
+    /// Ranks of the job that it is for.
+    pub fn rank_count(&self) -> usize {
+        self.places.len()
+    }
+
     /// Writes it to a file, under another name first: a file that exists is whole.
     pub fn save(&self, path: &Path) -> Result<(), PlanFileError> {
         let failed = |source| PlanFileError::Io { path: path.to_path_buf(), source };

@@ -119,7 +119,12 @@ impl Path {
 
     /// The first rank that gets them, if any does.
     pub fn first_receiver(&self) -> Option<Rank> {
-        self.readers.first().or_else(|| self.leaders.get(self.first)).copied()
+        self.receivers_of_root().next()
+    }
+
+    /// Ranks that get them from the root.
+    pub fn receivers_of_root(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.readers.iter().chain(self.leaders.get(self.first)).copied()
     }
 
     fn wants(&self, rank: Rank) -> bool {

@@ -165,6 +165,28 @@ fn casts_and_sums_count_what_travels() {
     }
 }
 
+/// Of four experts with a tensor each, one rank has the first three times, the other one the others.
+#[test]
+fn experts_lie_as_their_map_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, map) = (folder.path().join("m.model.json"), folder.path().join("map.json"));
+    let expert = |index: u32| format!("model.layers.0.mlp.experts.{index}.up_proj.weight");
+    let tensors: serde_json::Map<String, Value> =
+        (0..4).map(|index| (expert(index), json!({"shape": [8, 4], "dtype": "BF16"}))).collect();
+    std::fs::write(&model, Value::from(tensors).to_string()).unwrap();
+    std::fs::write(&map, json!({"physical_to_logical_map": [[0, 0, 0, 1, 2, 3]]}).to_string()).unwrap();
+    let bytes = |arguments: &[&str], field: &str| {
+        let report = planned(&[&["--model", model.to_str().unwrap()], arguments].concat());
+        let of = |rank: &Value| ["network", "nvlink"].map(|link| rank[format!("{link}_{field}")].as_u64().unwrap());
+        let ranks = report["per_rank"].as_array().unwrap();
+        ranks.iter().map(|rank| of(rank).iter().sum::<u64>() / 64).collect::<Vec<_>>()
+    };
+    let map = map.to_str().unwrap();
+    assert_eq!(bytes(&["--src", "tp=1", "--dst", "ep=2"], "received"), [0, 2, 2]);
+    assert_eq!(bytes(&["--src", "tp=1", "--dst", "ep=2", "--expert-map-dst", map], "received"), [0, 1, 3]);
+    assert_eq!(bytes(&["--src", "ep=2", "--dst", "tp=1", "--expert-map-src", map], "sent"), [1, 3, 0]);
+}
+
 #[test]
 fn a_rank_is_explained() {
     let case = format!("{}#rows of 4 to 2, twice", here(CASES[0]).display());
@@ -176,6 +198,86 @@ fn a_rank_is_explained() {
     }
     let line = shown.output.lines().find(|line| line.contains("reads over NVLink from")).unwrap();
     assert!(line.contains("16 B with 1 rank"), "{}", shown.output);
+    let report = &planned(&["--case", &case, "--route", "hierarchical", "--explain", "4"])[0];
+    let part = &report["explained"];
+    assert_eq!((&part["rank"], &part["holds_bytes"], &part["wants_bytes"]), (&json!(4), &json!(0), &json!(32)));
+    assert_eq!(part["leads"]["bytes"], 16);
+    assert_eq!(part["reads_from"]["6"]["bytes"], 16);
+    assert_eq!(planned(&["--case", &case])[0].get("explained"), None);
+    let page = plan(&["--case", &case, "--explain", "4", "--html", "-"]);
+    assert!(page.output.contains("<pre>rank 4: domain 1"), "{}", page.error);
+}
+
+/// Of 64 layers keys and values have 8 heads of 128 rows each, which 16 ranks hold twice.
+#[test]
+fn key_value_heads_are_repeated() {
+    let delivered = |destination: &str| {
+        let report = planned(&["--model", "qwen3-32b", "--src", "tp=4", "--dst", destination]);
+        report["delivered_bytes"].as_u64().unwrap()
+    };
+    let norms = (64 * (2 * 5120 + 2 * 128) + 5120) * 2;
+    let keys_and_values = 64 * 2 * 8 * 128 * 5120 * 2;
+    let once = delivered("tp=1");
+    assert_eq!(delivered("tp=8"), once + 7 * norms);
+    assert_eq!(delivered("tp=16"), once + 15 * norms + keys_and_values);
+    assert_eq!(delivered("tp=32"), once + 31 * norms + 3 * keys_and_values);
+}
+
+#[test]
+fn axes_that_do_nothing_are_told() {
+    let told = plan(&["--model", "llama-3-70b", "--src", "pp=200", "--dst", "tp=2,ep=2", "--json", "-"]);
+    assert_eq!(told.code, Some(0), "{}", told.error);
+    let report: Value = serde_json::from_str(&told.output).unwrap();
+    let warnings = report["warnings"].as_array().unwrap();
+    for (part, warning) in
+        ["source pp=200: 120 of 200 pipeline stages have no layer", "destination tp=2,ep=2: ep=2 deals out nothing"]
+            .into_iter()
+            .zip(warnings)
+    {
+        assert!(warning.as_str().unwrap().contains(part) && told.error.contains(part), "{warning}: {}", told.error);
+    }
+    assert_eq!(warnings.len(), 2);
+}
+
+#[test]
+fn plans_are_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan");
+    let file = path.to_str().unwrap();
+    let saved = planned(&[QWEN, &["--topology", "gb200-nvl72:2/16", "--injection", "single", "--save", file]].concat());
+    let mut loaded = planned(&["--load", file, "--topology", "gb200-nvl72:2/16"]);
+    assert_eq!(loaded["name"], format!("{file}, as saved"));
+    for field in ["name", "plan_seconds", "reason"] {
+        loaded[field] = saved[field].clone();
+    }
+    assert_eq!((&loaded["chosen_injection"], &loaded), (&json!("single"), &saved));
+    let refused = |arguments: &[&str], parts: &[&str]| {
+        let ended = plan(&[&["--load", file], arguments].concat());
+        assert_eq!((ended.code, ended.output.as_str()), (Some(2), ""), "{}", ended.error);
+        assert!(parts.iter().all(|part| ended.error.contains(part)), "{parts:?} in {}", ended.error);
+    };
+    // Stages without a layer hold nothing.
+    let empty = ["--model", "llama-3-70b", "--src", "pp=90", "--dst", "tp=2", "--save", file];
+    let saved = planned(&empty);
+    assert_eq!(planned(&["--load", file])["per_rank"], saved["per_rank"]);
+    planned(&[QWEN, &["--topology", "gb200-nvl72:2/16", "--injection", "single", "--save", file]].concat());
+    refused(&["--topology", "hgx-h100"], &["was made for", "rank 4 on node 1, and here it is 0"]);
+    refused(&["--route", "flat"], &["cannot be used with"]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    refused(&[], &["is damaged"]);
+    bytes[8] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    refused(&[], &["has version"]);
+}
+
+#[test]
+fn one_thing_is_not_called_several() {
+    let shown = plan(&["--model", "qwen3-32b", "--src", "tp=1", "--dst", "tp=1", "--topology", "hgx-h100"]).output;
+    assert!(shown.contains("2 ranks in 2 domains, 1 source, 1 destination\n"), "{shown}");
+    assert!(shown.contains(" in 1 class of equal"), "{shown}");
 }
 
 #[test]

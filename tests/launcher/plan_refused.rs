@@ -48,7 +48,10 @@ fn wrong_models() {
         refused(&[("m.model.json", &text)], "--model @m.model.json --src tp=2 --dst tp=1", parts);
     }
     refused(&[], "--model @absent.model.json --src tp=2 --dst tp=1", &["absent.model.json", "No such file"]);
-    refused(&[], "--model gpt-5 --src tp=2 --dst tp=1", &["gpt-5"]);
+    for name in ["gpt-5", "qwen3", "llama-3-70b-stacked"] {
+        let parts = [&format!("called \"{name}\""), "qwen3-32b, llama-3-70b", "deepseek-v3"];
+        refused(&[], &format!("--model {name} --src tp=2 --dst tp=1"), &parts);
+    }
 }
 
 #[test]
@@ -100,10 +103,17 @@ fn wrong_specs_and_clusters() {
         ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),
         ("--src tp=2 --dst tp=1 --json @absent/out.json", &["--json", "absent", "No such file"]),
         ("--src tp=2 --dst tp=1 --case x.json", &["cannot be used with"]),
+        ("--src tp=2 --dst tp=1 --save -", &["--save -", "give a path"]),
+        ("--src tp=2 --dst tp=1 --save @absent/plan", &["--save", "absent", "No such file"]),
     ] {
         refused(&[("m.model.json", MODEL)], &format!("--model @m.model.json {arguments}"), parts);
     }
-    refused(&[], "--src tp=2 --dst tp=1", &["--model <MODEL>|--case <FILE[#NAME]>"]);
+    refused(&[], "--src tp=2 --dst tp=1", &["--model <MODEL>|--case <FILE[#NAME]>|--load <FILE>"]);
+    for (tensor, heads) in [(3, "64 query heads and 8 key-value heads"), (128, "64 query heads")] {
+        let parts = ["model.layers.0.self_attn.k_proj.weight", heads, &format!("under tp={tensor}")];
+        refused(&[], &format!("--model qwen3-32b --src tp={tensor} --dst tp=1"), &parts);
+        refused(&[], &format!("--model qwen3-32b --src tp=1 --dst tp={tensor}"), &parts);
+    }
 }
 
 #[test]
@@ -123,6 +133,42 @@ fn wrong_rules() {
 }
 
 #[test]
+fn empty_tensors_of_checkpoints() {
+    let header = r#"{"none":{"dtype":"F32","shape":[3,0],"data_offsets":[0,0]}}"#;
+    let length = (header.len() as u64).to_le_bytes();
+    let file = format!("{}{header}", std::str::from_utf8(&length).unwrap());
+    let files = [("m.safetensors", file.as_str())];
+    refused(&files, "--model @m.safetensors --src tp=2 --dst tp=1", &["\"none\" of", "[3, 0]", "at least 1"]);
+}
+
+const EXPERTS: &str = r#"{"model.layers.0.mlp.experts.0.up_proj.weight": {"shape": [8, 4], "dtype": "BF16"},
+    "model.layers.0.mlp.experts.1.up_proj.weight": {"shape": [8, 4], "dtype": "BF16"}}"#;
+
+#[test]
+fn wrong_expert_maps() {
+    for (map, parts) in [
+        ("[0, 0]", &["expert 1 of 2", "is a permutation"][..]),
+        ("[0, 2]", &["slot 1", "expert 2", "the model has 2"]),
+        ("[0, 1, 0]", &["3 expert slots over 2 ranks"]),
+        ("{\"slots\": [0, 1]}", &["e.json is no expert map"]),
+    ] {
+        let files = [("m.model.json", EXPERTS), ("e.json", map)];
+        for side in ["src", "dst"] {
+            let arguments = format!("--model @m.model.json --src ep=2 --dst ep=2 --expert-map-{side} @e.json");
+            refused(&files, &arguments, parts);
+        }
+    }
+    let files = [("m.model.json", EXPERTS)];
+    refused(&files, "--model @m.model.json --src tp=1 --dst tp=1 --expert-map-dst @e.json", &["cannot read", "e.json"]);
+    refused(
+        &[("m.model.json", MODEL), ("e.json", "[0]")],
+        "--model @m.model.json --src tp=1 --dst tp=1 --expert-map-dst @e.json",
+        &["no rule finds an expert"],
+    );
+    refused(&[("e.json", "[0]")], "--case c.json --expert-map-dst @e.json", &["cannot be used with"]);
+}
+
+#[test]
 fn wrong_cases() {
     let good = fs::read_to_string(here("../tests/planner/cases.json")).unwrap();
     let changed = |from: &str, to: &str| {
@@ -137,11 +183,18 @@ fn wrong_cases() {
         (changed("\"mesh\": [4]", "\"mesh\": [5]"), &["5 slots and 4 ranks"]),
         (changed("\"dtype\"", "\"type\""), &["unknown field `type`"]),
         (changed("sizes=5/3", "sizes=5/4"), &["given sizes"]),
-        (changed("[0, 0, 1]", "[0, 0]"), &["given sizes", "rank 2"]),
+        (changed("[0, 0, 1]", "[0, 0]"), &["given sizes", "domains lists 2 ranks", "rank 2"]),
         ("[]".into(), &["holds no case"]),
     ] {
         refused(&[("c.json", &text)], "--case @c.json", parts);
     }
+    let short =
+        fs::read_to_string(here("../tests/planner/cases.json")).unwrap().replacen("[0, 0, 0, 0, 1", "[0, 0, 0, 1", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.json");
+    fs::write(&path, &short).unwrap();
+    let ended = plan(&["--case", path.to_str().unwrap()]);
+    assert_eq!((ended.code, ended.error.matches("rank 7").count()), (Some(2), 1), "said once: {}", ended.error);
     refused(&[("c.json", &good)], "--case @c.json#other", &["no case \"other\"", "\"nine ranks\""]);
     refused(&[], "--case @absent.json#x", &["absent.json", "No such file"]);
     assert!(!Path::new("out.json").exists());

@@ -61,6 +61,34 @@ fn what_cannot_be_shown_says_why() {
 }
 
 #[test]
+fn places_that_cannot_be_written_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, absent) = (folder.path().join("t.json"), folder.path().join("absent/t.svg"));
+    for (option, path) in [("--svg", absent.as_path()), ("--json", &absent), ("--svg", folder.path())] {
+        let other = if option == "--svg" { "--json" } else { "--svg" };
+        let arguments = ["--from", "hgx-h100:1", other, good.to_str().unwrap(), option, path.to_str().unwrap()];
+        let refused = topo(&arguments);
+        assert_eq!((refused.code, refused.output.as_str()), (Some(2), ""), "{}", refused.error);
+        assert!(refused.error.contains(option) && refused.error.contains(path.to_str().unwrap()), "{}", refused.error);
+        assert!(!good.exists(), "all or nothing");
+    }
+}
+
+/// Benches find it out before they measure.
+#[test]
+fn benches_refuse_places_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("absent/t.json");
+    for what in ["reshard", "p2p", "allreduce", "plan"] {
+        let mut command = crossmesh();
+        command.args(["bench", what, "--json", absent.to_str().unwrap()]);
+        let refused = finish(command);
+        assert_eq!((refused.code, refused.output.as_str()), (Some(2), ""), "{what}: {}", refused.error);
+        assert!(refused.error.contains("--json: cannot write"), "{what}: {}", refused.error);
+    }
+}
+
+#[test]
 fn nodes_of_a_job_are_merged_by_rank_0() {
     for starter in starters() {
         let mut command = crossmesh();

@@ -96,6 +96,22 @@ fn incomplete_checkpoints() {
 }
 
 #[test]
+fn empty_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let header = "{\"full\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\
+                   \"none\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[8,8]}}";
+    std::fs::write(&path, bytes(header, 8)).unwrap();
+    let out = folder.path().join("out");
+    Job::new(2, &path).with("--src tp=1 --dst tp=1 --verify").path("--out", &out).refused(&[
+        "tensor \"none\" of",
+        "model.safetensors has shape [3, 0]",
+        "at least 1",
+    ]);
+    assert_eq!(entries(folder.path()), ["model.safetensors"], "nothing is written");
+}
+
+#[test]
 fn a_refused_model_leaves_nothing_at_its_targets() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model.safetensors");

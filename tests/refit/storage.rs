@@ -164,6 +164,21 @@ fn heads_are_not_cut() {
             assert_eq!(shard(&out, 1 + rank, ATTENTION[0].0), expected, "{spec}, rank {rank}");
         }
     }
+    // The rules of the family say the same.
+    let out = folder.path().join("built-in");
+    Job::new(10, &path).with("--src tp=2 --dst tp=8").path("--out", &out).verified();
+    for rank in 0..8 {
+        let expected = built(&[3, 5], |at| key.at(&[3 * (rank / 4) + at[0], at[1]]));
+        assert_eq!(shard(&out, 2 + rank, ATTENTION[0].0), expected, "rank {rank}");
+    }
+    let out = folder.path().join("uneven");
+    Job::new(4, &path).with("--src tp=1 --dst tp=3").path("--out", &out).refused(&[
+        "rule llama.toml:",
+        "self_attn.k_proj.weight",
+        "under tp=3",
+        "8 query heads and 2 key-value heads",
+    ]);
+    assert!(!out.exists(), "nothing is written");
     let uneven = Job::new(4, &path).with("--src tp=1 --dst tp=3").rules(&rules("even"));
     uneven.refused(&["my.toml", "8 query heads and 2 key-value heads", "evenly to 3 ranks", "as-needed"]);
 }

@@ -3,6 +3,7 @@
 
 use super::chain::Form;
 use crate::bench::error::BenchError;
+use crate::bench::output;
 use crossmesh::base::bytes;
 use crossmesh::collective::{Algorithm, Kind, ReduceOperation};
 use crossmesh::comm::ChannelOptions;
@@ -195,7 +196,7 @@ impl Request {
             staging_bytes: size(&arguments.staging_bytes)?,
             hidden: arguments.hidden,
             against,
-            json: arguments.json.clone(),
+            json: output::place("json", &arguments.json)?,
         };
         request.expect_fused()?;
         Ok(request)

@@ -1,6 +1,7 @@
 //! Command line of `crossmesh bench p2p`. In: texts. Out: a checked [`Request`]. Guarantee: equal on both ranks.
 
 use crate::bench::error::BenchError;
+use crate::bench::output;
 use crossmesh::base::bytes;
 use std::fmt;
 use std::path::PathBuf;
@@ -108,7 +109,7 @@ impl Request {
             links: links.collect::<Result<_, _>>()?,
             depth: arguments.depth,
             iterations: arguments.iterations,
-            json: arguments.json.clone(),
+            json: output::place("json", &arguments.json)?,
         })
     }
 

@@ -3,6 +3,7 @@
 use super::peers::PeerList;
 use super::shape::{self, Shape};
 use crate::bench::error::BenchError;
+use crate::bench::output;
 use crossmesh::base::bytes;
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
 use std::fmt;
@@ -133,8 +134,8 @@ impl Request {
             repeat: arguments.repeat,
             peers: PeerList::read(&arguments.peers)?,
             bind,
-            json: arguments.json.clone(),
-            svg: arguments.svg.clone(),
+            json: output::place("json", &arguments.json)?,
+            svg: output::place("svg", &arguments.svg)?,
             sources: arguments.sources,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::results::{Method, Party, Results, ShapeResults};
 use crate::bench::statistics::Spread;
+use crate::counted::counted;
 use crossmesh::base::bytes::human;
 use std::fmt::Write;
 
@@ -69,7 +70,7 @@ fn short(method: &Method) -> &str {
 
 fn amount(results: &ShapeResults) -> String {
     let delivered = human(results.delivered_bytes);
-    let ranks = format!("{} to {} ranks", results.sources, results.destinations);
+    let ranks = format!("{} to {}", results.sources, counted(results.destinations, "rank"));
     match results.tensors {
         1 => format!("{delivered} delivered, {ranks}"),
         count => format!("{count} tensors, {delivered} delivered, {ranks}"),

@@ -11,6 +11,7 @@ use super::evaluate::Evaluated;
 use super::job::Job;
 use super::report::Report;
 use super::table::{brief, time};
+use crate::counted::counted;
 use crate::markup::escape;
 use crossmesh::base::bytes::human;
 use std::fmt::Write;
@@ -55,13 +56,13 @@ fn section(text: &mut String, number: usize, job: &Job, one: &Evaluated) {
     let _ = writeln!(text, "<section id=\"plan{number}\">\n<h1>{}</h1>", escape(&report.name));
     let _ = writeln!(
         text,
-        "<p class=\"quiet\">{}: {} ranks in {} domains, {} sources, {} destinations; {} tensors</p>",
+        "<p class=\"quiet\">{}: {} in {}, {}, {}; {}</p>",
         escape(&report.topology),
-        report.ranks,
-        report.domains,
-        report.sources,
-        report.destinations,
-        report.tensors
+        counted(report.ranks, "rank"),
+        counted(report.domains, "domain"),
+        counted(report.sources, "source"),
+        counted(report.destinations, "destination"),
+        counted(report.tensors, "tensor")
     );
     tiles(text, report);
     if let Some(route) = report.chosen_route() {
@@ -81,6 +82,9 @@ fn section(text: &mut String, number: usize, job: &Job, one: &Evaluated) {
     );
     routes(text, report);
     gaps(text, report);
+    if let Some(explained) = &report.explained {
+        let _ = writeln!(text, "<h2>One rank</h2>\n<pre>{}</pre>", escape(&explained.text()));
+    }
     text.push_str("</section>\n");
 }
 

@@ -1,5 +1,6 @@
 //! What a rule does. In: the values of its keys. Out: [`Effect`]. Guarantee: two rules that do the same have equal effects.
 
+use super::heads::HeadKind;
 use super::{ParallelAxis, WeightView};
 
 /// What a rule does to a tensor.
@@ -7,6 +8,8 @@ use super::{ParallelAxis, WeightView};
 pub(super) struct Effect {
     /// Axes that shard, with the dimension, in axis order; `fsdp` stands apart.
     pub(super) dims: Vec<(ParallelAxis, usize)>,
+    /// The heads that tensor parallelism does not cut, of a model that says how many it has.
+    pub(super) heads: Option<HeadKind>,
     /// What fully sharded data parallelism cuts.
     pub(super) fully_sharded: FullySharded,
     /// Whether the tensor is one expert.
@@ -40,6 +43,11 @@ pub(super) enum StageWord {
 }
 
 impl Effect {
+    /// The same but for heads, of which the parts of a fused tensor have different kinds.
+    pub(super) fn without_heads(&self) -> Self {
+        Self { heads: None, ..self.clone() }
+    }
+
     /// Which mesh the tensor lies on.
     pub(super) fn view(&self) -> WeightView {
         let stacked = self.dims.iter().any(|&(axis, _)| axis == ParallelAxis::Expert);

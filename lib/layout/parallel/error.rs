@@ -224,6 +224,24 @@ pub enum RulesError {
         /// The value as written.
         value: String,
     },
+    /// `heads` with an unknown word.
+    #[error("rule {rule} has heads = {value:?}; allowed are {allowed}")]
+    HeadsValue {
+        /// The rule.
+        rule: String,
+        /// The value as written.
+        value: String,
+        /// The words.
+        allowed: &'static str,
+    },
+    /// `heads` without a dimension that tensor parallelism cuts.
+    #[error("rule {rule} has heads = {value:?}, which tp deals out; add the dimension that tp cuts, such as tp = 0")]
+    HeadsUncut {
+        /// The rule.
+        rule: String,
+        /// The value as written.
+        value: String,
+    },
     /// `experts = "per-tensor"` beside `ep`.
     #[error(
         "rule {rule} has both experts = \"per-tensor\" and ep; keep experts for one tensor per expert, \

@@ -22,6 +22,13 @@ pub(super) struct HeadCounts {
     pub(super) key_value: u64,
 }
 
+/// Which heads a tensor is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum HeadKind {
+    Query,
+    KeyValue,
+}
+
 /// Where the numbers of heads come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadsFrom {
@@ -31,6 +38,18 @@ pub(super) enum HeadsFrom {
 
 /// A model's name and what is known of it.
 pub(super) type Known<'a> = (&'a str, Dimensions);
+
+impl HeadKind {
+    pub(super) const ALLOWED: &'static str = "query, key-value";
+
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        match word {
+            "query" => Some(Self::Query),
+            "key-value" => Some(Self::KeyValue),
+            _ => None,
+        }
+    }
+}
 
 impl HeadsFrom {
     /// Reads `heads` and `default_heads`; `None` where there are none.

@@ -304,9 +304,11 @@ impl<'a> RuledModel<'a> {
             let kind = |index: usize| {
                 let tensor = &self.tensors[index];
                 let expert = tensor.expert.filter(|_| stacked.is_none());
-                (tensor.effect, tensor.place, expert, tensor.is_alias, self.is_transposed(index))
+                let effect = self.effect(tensor.effect).without_heads();
+                (effect, tensor.place, expert, tensor.is_alias, self.is_transposed(index))
             };
-            if let Some(&other) = tensors.iter().find(|&&index| kind(index) != kind(tensors[0])) {
+            let first = kind(tensors[0]);
+            if let Some(&other) = tensors.iter().find(|&&index| kind(index) != first) {
                 let source = differ(&self.model.tensors()[tensors[0]], &self.model.tensors()[other], *dim);
                 return Err(self.fuse_error(number, source));
             }

@@ -36,6 +36,8 @@ fn bad_texts_name_file_and_line() {
     assert!(matches!(experts("{expert}", "experts = \"all\""), RulesError::ExpertsValue { .. }));
     assert!(matches!(experts("{expert}", "experts = \"per-tensor\"\nep = 0"), RulesError::ExpertsAndExpertAxis { .. }));
     assert!(matches!(experts("{expert}", "tp = 0"), RulesError::ExpertCapture { .. }));
+    assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\ntp = 0\nheads = \"all\""), RulesError::HeadsValue { .. }));
+    assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\nep = 0\nheads = \"query\""), RulesError::HeadsUncut { .. }));
     assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\nstage = \"middle\""), RulesError::StageValue { .. }));
     assert!(matches!(fail("[[rule]]\nnames = [\"a\"]\ncast = \"always\""), RulesError::CastValue { .. }));
     assert!(matches!(fail("[[tied]]\nnames = [\"a\"]"), RulesError::TiedAlone { .. }));

@@ -3,6 +3,7 @@
 
 use super::effect::{Effect, FullySharded, StageWord};
 use super::fuse::{FuseRule, FuseText};
+use super::heads::HeadKind;
 use super::pattern::NamePattern;
 use super::rules::Rule;
 use super::split::{SplitRule, SplitText};
@@ -51,6 +52,7 @@ struct TiedText {
 struct RuleText {
     names: Vec<String>,
     tp: Option<toml::Value>,
+    heads: Option<String>,
     ep: Option<toml::Value>,
     cp: Option<toml::Value>,
     dp: Option<toml::Value>,
@@ -150,6 +152,7 @@ fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {
             dims.push((axis, dim));
         }
     }
+    let heads = text.heads.map(|word| read_heads(&word, &dims, &rule)).transpose()?;
     let fully_sharded = match text.fsdp {
         None => FullySharded::First,
         Some(value) => {
@@ -157,8 +160,19 @@ fn read_rule(text: RuleText, rule: String) -> Result<Rule, RulesError> {
         }
     };
     let names = read_names(&text.names, per_tensor_experts, &rule)?;
-    let effect = Effect { dims, fully_sharded, per_tensor_experts, stage, predicts: text.predicts, keeps_dtype };
+    let effect = Effect { dims, heads, fully_sharded, per_tensor_experts, stage, predicts: text.predicts, keeps_dtype };
     Ok(Rule { origin: rule, names, effect })
+}
+
+fn read_heads(word: &str, dims: &[(ParallelAxis, usize)], rule: &str) -> Result<HeadKind, RulesError> {
+    let (rule, value) = (rule.to_string(), word.to_string());
+    match HeadKind::parse(word) {
+        None => Err(RulesError::HeadsValue { rule, value, allowed: HeadKind::ALLOWED }),
+        Some(_) if !dims.iter().any(|&(axis, _)| axis == ParallelAxis::Tensor) => {
+            Err(RulesError::HeadsUncut { rule, value })
+        }
+        Some(kind) => Ok(kind),
+    }
 }
 
 fn read_names(names: &[String], per_tensor_experts: bool, rule: &str) -> Result<Vec<NamePattern>, RulesError> {

@@ -3,8 +3,9 @@
 
 use super::arrange::{Arrangement, Nesting, TensorShape};
 use super::effect::StageWord;
+use super::idle::idle;
 use super::ruled::{Place, RuledTensor};
-use super::{ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
+use super::{IdleAxis, ParallelAxis, ParallelError, ParallelSpec, RuledModel, RulesError, WeightView};
 use crate::base::Rank;
 use crate::layout::{Dtype, ExpertMap, Layout, LayoutError, Mesh};
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ pub struct SideLayouts<'a> {
     expert: View,
     /// One past the last layer of every pipeline stage.
     stage_ends: Vec<u64>,
+    idle: Vec<IdleAxis>,
     meshes: HashMap<(WeightView, Part), Arc<Mesh>>,
     layouts: HashMap<LayoutKey, Vec<Arc<Layout>>>,
     /// Slots of experts by row of the expert file, if any, and number of experts.
@@ -88,15 +90,22 @@ impl<'a> SideLayouts<'a> {
     /// The side of `spec` over `ranks`, in mesh order.
     pub fn new(ruled: &'a RuledModel<'a>, spec: &ParallelSpec, ranks: &[Rank]) -> Result<Self, ParallelError> {
         let view = |view| Ok(View { axes: spec.axes(view), mesh: spec.mesh(view, ranks)? });
+        let stage_ends = stage_ends(spec, ruled.layers())?;
         Ok(Self {
             ruled,
             dense: view(WeightView::Dense)?,
             expert: view(WeightView::Expert)?,
-            stage_ends: stage_ends(spec, ruled.layers())?,
+            idle: idle(spec, ruled, &stage_ends),
+            stage_ends,
             meshes: HashMap::new(),
             layouts: HashMap::new(),
             experts: HashMap::new(),
         })
+    }
+
+    /// Axes of the spec that do nothing for the model.
+    pub fn idle(&self) -> &[IdleAxis] {
+        &self.idle
     }
 
     /// The layout of tensor number `index` of the model.
@@ -333,6 +342,9 @@ fn stage_ends(spec: &ParallelSpec, layers: u64) -> Result<Vec<u64>, ParallelErro
     Ok(ends)
 }
 
+#[cfg(test)]
+#[path = "head_tests.rs"]
+mod head_tests;
 #[cfg(test)]
 #[path = "side_tests.rs"]
 mod tests;

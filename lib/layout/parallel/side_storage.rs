@@ -17,14 +17,17 @@ impl SideLayouts<'_> {
         made: &mut Arrangement,
     ) -> Result<(), RulesError> {
         let tensor = &self.ruled.model().tensors()[index];
-        let rule = self.ruled.stored(index).and_then(|rule| Some((rule, rule.heads.as_ref()?)));
-        let (Some((rule, heads)), Some(axis)) = (rule, tensor_axis) else { return Ok(()) };
-        let failed = |source| RulesError::Storage { rule: rule.origin.clone(), source };
+        let Some(axis) = tensor_axis else { return Ok(()) };
+        let ranks = mesh.shape()[axis];
+        let Some((rule, heads)) = self.ruled.heads(index, ranks) else { return Ok(()) };
+        let failed = |source| RulesError::Storage { rule: rule.to_string(), source };
         let Some(dim) = made.placements[axis].dim() else {
             return Err(failed(StorageError::HeadsUncut { tensor: tensor.name.clone() }));
         };
-        let maps = heads.axis(&tensor.name, tensor.shape[dim], self.ruled.known(), mesh.shape()[axis]);
-        made.set(tensor_axis, Nesting::Tensor, Placement::parts(dim, maps.map_err(failed)?));
+        let maps = heads.axis(&tensor.name, tensor.shape[dim], self.ruled.known(), ranks);
+        if let Some(maps) = maps.map_err(failed)? {
+            made.set(tensor_axis, Nesting::Tensor, Placement::parts(dim, maps));
+        }
         Ok(())
     }
 

@@ -171,6 +171,31 @@ fn layers_are_dealt_out_to_stages() {
     assert!(matches!(error, ParallelError::StageSum { sum: 4, layers: 5, .. }), "{error}");
 }
 
+/// They are no error: a model of one layer may stand for a larger one.
+#[test]
+fn axes_that_do_nothing_are_told() {
+    let rules = Rules::embedded().unwrap();
+    let norms = ["m.layers.0.input_layernorm.weight", "m.layers.1.input_layernorm.weight"];
+    let dense = model(&norms.map(|name| (name, &[2u64][..])));
+    let expert = model(&[("m.layers.0.mlp.experts.0.up_proj.weight", &[2, 2])]);
+    let told = |model: &Model, spec: &str| {
+        let spec = ParallelSpec::parse(spec).unwrap();
+        let ranks: Vec<Rank> = (0..spec.rank_count()).map(Rank).collect();
+        let ruled = rules.apply(model).unwrap();
+        let side = SideLayouts::new(&ruled, &spec, &ranks).unwrap();
+        side.idle().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (model, spec) in [(&dense, "pp=2"), (&dense, "pp=0+2+0"), (&dense, "tp=2,ep=1"), (&expert, "ep=2")] {
+        assert_eq!(told(model, spec), [""; 0], "{spec}");
+    }
+    let [stages] = &told(&dense, "pp=5")[..] else { panic!() };
+    assert!(stages.contains("pp=5: 3 of 5 pipeline stages have no layer, since the model has 2"), "{stages}");
+    for spec in ["tp=2,ep=4", "dp=4,etp=1,ep=4"] {
+        let [experts] = &told(&dense, spec)[..] else { panic!() };
+        assert!(experts.contains(&format!("{spec}: ep=4 deals out nothing")), "{experts}");
+    }
+}
+
 #[test]
 fn layers_that_predict_stand_behind_the_stack() {
     let rules = Rules::embedded().unwrap();

@@ -6,7 +6,7 @@ use super::heads::Known;
 use super::pattern::NamePattern;
 use super::ruled::RuledTensor;
 use super::rules::Found;
-use super::store::{ScaleRule, StoreRule};
+use super::store::{HeadShares, ScaleRule, StoreRule};
 use super::{FuseRuleError, RuledModel, Rules, RulesError, StorageError};
 use crate::layout::model::Model;
 use std::collections::{BTreeSet, HashMap};
@@ -196,6 +196,22 @@ impl RuledModel<'_> {
     /// The rule that says how tensor number `index` is stored.
     pub(super) fn stored(&self, index: usize) -> Option<&StoreRule> {
         Some(&self.rules.stores[self.tensors[index].store? as usize])
+    }
+
+    /// How `ranks` ranks of tensor parallelism share the heads of tensor number `index`, and the rule that says so: one about
+    /// its storage, or the one that says what `tp` cuts, where the model says how many heads it has. Padded tensors and parts
+    /// of fused ones have no heads by the latter.
+    pub(super) fn heads(&self, index: usize, ranks: u32) -> Option<(&str, HeadShares)> {
+        let known = self.tensors[index];
+        let stored = self.stored(index);
+        if let Some((rule, heads)) = stored.and_then(|rule| Some((rule, rule.heads?))) {
+            return Some((&rule.origin, heads));
+        }
+        let is_padded = stored.is_some_and(|rule| rule.pad.is_some() || rule.crop.is_some());
+        let is_part = known.fused.is_some_and(|(number, _)| self.is_fused(number));
+        let is_counted = self.model.dimensions().heads.is_some();
+        let kind = self.effect(known.effect).heads.filter(|_| ranks > 1 && is_counted && !is_padded && !is_part)?;
+        Some((self.rule(index)?, HeadShares::of_model(kind)))
     }
 
     /// Whether fused tensor number `number` has several parts along its dimension.

@@ -83,7 +83,9 @@ pub enum StorageError {
     #[error("heads has one of query and key_value; give both numbers, or none to take those of the model")]
     HeadCounts,
     /// Heads that are not those of the tensor.
-    #[error("tensor {tensor:?} has {extent} indices, which are not {heads} heads of one size; correct the heads")]
+    #[error(
+        "tensor {tensor:?} has {extent} indices, which are not {heads} heads of one size; correct the heads, or cut rows by a [[rule]] without heads"
+    )]
     Heads {
         /// The tensor.
         tensor: String,
@@ -96,10 +98,12 @@ pub enum StorageError {
     #[error("the heads cannot be counted")]
     HeadNumbers(#[from] FuseRuleError),
     /// Heads that cannot be dealt out.
-    #[error("the heads of tensor {tensor:?} cannot be dealt out")]
+    #[error("the heads of tensor {tensor:?} cannot be dealt out under tp={ranks}")]
     Shares {
         /// The tensor.
         tensor: String,
+        /// Size of `tp`.
+        ranks: u32,
         /// Why.
         #[source]
         source: FusedError,

@@ -24,7 +24,7 @@
 
 use super::StorageError;
 use super::fuse::FuseSide;
-use super::heads::{HeadCounts, HeadsFrom, Known, read_split};
+use super::heads::{HeadCounts, HeadKind, HeadsFrom, Known, read_split};
 use super::pattern::NamePattern;
 use crate::layout::{AxisMap, FusedAxis, FusedError, FusedForm, HeadSplit, Heads};
 use serde::Deserialize;
@@ -112,7 +112,7 @@ enum PadUntil {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeadShares {
     from: HeadsFrom,
-    key_value: bool,
+    kind: HeadKind,
     split: HeadSplit,
 }
 
@@ -204,13 +204,8 @@ impl Pad {
 
 impl HeadShares {
     fn read(text: HeadsOfText) -> Result<Self, StorageError> {
-        let key_value = match text.of.as_str() {
-            "query" => false,
-            "key-value" => true,
-            value => {
-                return Err(StorageError::Word { key: "of", value: value.to_string(), allowed: "query, key-value" });
-            }
-        };
+        let unknown = || StorageError::Word { key: "of", value: text.of.clone(), allowed: HeadKind::ALLOWED };
+        let kind = HeadKind::parse(&text.of).ok_or_else(unknown)?;
         let from = match (text.query, text.key_value) {
             (None, None) => HeadsFrom::Model { default: None },
             (Some(query), Some(key_value)) => HeadsFrom::Rule(HeadCounts { query, key_value }),
@@ -222,29 +217,39 @@ impl HeadShares {
             }
             split => split.unwrap_or(HeadSplit::Even),
         };
-        Ok(Self { from, key_value, split })
+        Ok(Self { from, kind, split })
     }
 
-    /// What every rank stores of `tensor`, of `extent` indices.
+    /// The same number of query heads for every rank, counted as the model does.
+    pub(super) fn of_model(kind: HeadKind) -> Self {
+        Self { from: HeadsFrom::Model { default: None }, kind, split: HeadSplit::Even }
+    }
+
+    /// What every rank stores of `tensor`, of `extent` indices; `None` where equal shares end with heads.
     pub(super) fn axis(
         &self,
         tensor: &str,
         extent: u64,
         model: Known<'_>,
         ranks: u32,
-    ) -> Result<Vec<AxisMap>, StorageError> {
+    ) -> Result<Option<Vec<AxisMap>>, StorageError> {
         let HeadCounts { query, key_value } = self.from.counts(model)?;
-        let own = if self.key_value { key_value } else { query };
+        let (own, part) = match self.kind {
+            HeadKind::Query => (query, 0),
+            HeadKind::KeyValue => (key_value, 1),
+        };
         if own == 0 || !extent.is_multiple_of(own) {
             return Err(StorageError::Heads { tensor: tensor.to_string(), extent, heads: own });
         }
         let heads = Heads { query, key_value, size: extent / own };
-        let failed = |source: FusedError| StorageError::Shares { tensor: tensor.to_string(), source };
+        let failed = |source: FusedError| StorageError::Shares { tensor: tensor.to_string(), ranks, source };
         let axis = FusedAxis::attention(heads, FusedForm::Concatenated, self.split, ranks).map_err(failed)?;
-        let part = usize::from(self.key_value);
+        if own.is_multiple_of(u64::from(ranks)) {
+            return Ok(None);
+        }
         // Without the places of the other tensors.
         let map = |rank| axis.map(part, rank).map(|map| AxisMap::new(map.intervals())).unwrap_or_default();
-        Ok((0..ranks).map(map).collect())
+        Ok(Some((0..ranks).map(map).collect()))
     }
 }
 

@@ -5,7 +5,9 @@ use super::{ORIGIN, bytes_of, text};
 use crossmesh::PROTOCOL_VERSION;
 use crossmesh::base::Rank;
 use crossmesh::layout::model::{Model, ModelTensor};
-use crossmesh::layout::parallel::{LayerFile, ParallelSpec, Rules, SideLayouts, System, WeightView};
+use crossmesh::layout::parallel::{
+    ExpertFile, FuseSide, LayerFile, ParallelSpec, Rules, SideLayouts, System, WeightView,
+};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
 use crossmesh::plan::Manifest;
 use crossmesh::route::{PlanFileError, RouteOptions, SavedPlan};
@@ -104,6 +106,18 @@ pub(crate) fn rules_seeds() -> Vec<Vec<u8>> {
         [[rule]]\nnames = [\"head.weight\"]\ntp = \"replicate\"\nstage = \"last\"\ncast = \"never\"\n\n\
         [[tied]]\nnames = [\"embed.weight\", \"head.weight\"]\n"]));
     seeds
+}
+
+/// An expert map, for the experts of a small model.
+pub(crate) fn experts(bytes: &[u8]) -> bool {
+    let Some(file) = text(bytes).and_then(|text| ExpertFile::parse(text, ORIGIN).ok()) else { return false };
+    let rules = Rules::embedded().expect("embedded rules").with_experts(FuseSide::Destination, file);
+    lie(&example(), &rules);
+    true
+}
+
+pub(crate) fn experts_seeds() -> Vec<Vec<u8>> {
+    bytes_of(&[r#"{"physical_to_logical_map": [[1, 0, 0, 1]]}"#, "[[0, 1], [1, 0]]", "[1, 0]"])
 }
 
 /// The layouts of all tensors of `model` on a side that has every axis.

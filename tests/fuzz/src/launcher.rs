@@ -1,6 +1,10 @@
-//! What the command reads: safetensors files, and frames between launcher and agents. In: any bytes. Out: whether they are
-//! such. Guarantee: the launcher's own modules are what is run, read in by path, since the command is no library.
+//! What the command reads: safetensors files, files of cases, and frames between launcher and agents. In: any bytes. Out:
+//! whether they are such. Guarantee: the launcher's own modules are what is run, read in by path, since the command is no
+//! library.
 
+#[allow(dead_code, unused_imports)]
+#[path = "../../../launcher/case/mod.rs"]
+mod case;
 #[allow(dead_code)]
 #[path = "../../../launcher/checkpoint/error.rs"]
 mod error;
@@ -11,8 +15,35 @@ mod header;
 #[path = "../../../launcher/run/protocol.rs"]
 mod protocol;
 
+use super::{ORIGIN, bytes_of};
+use crossmesh::plan::Plan;
 use header::{Header, tensor_bytes};
 use protocol::{Ending, FromAgent, FromLauncher, Message, Stream, WORD, next_message};
+use std::path::Path;
+
+/// Most ranks of cases that are planned.
+const MOST_RANKS: usize = 64;
+
+/// A file of cases, of which small ones are planned.
+pub(crate) fn cases(bytes: &[u8]) -> bool {
+    let Ok(cases) = case::parse(bytes, Path::new(ORIGIN)) else { return false };
+    for case in cases.iter().filter(|case| case.ranks <= MOST_RANKS) {
+        // Too many bytes for 64 bits are refused here.
+        let _ = Plan::compile(case.manifest.clone(), case.ranks).map(|plan| plan.delivered_bytes());
+        assert!(case.domains.as_ref().is_none_or(|domains| domains.len() >= case.ranks));
+    }
+    true
+}
+
+pub(crate) fn cases_seeds() -> Vec<Vec<u8>> {
+    bytes_of(&[r#"[{"name": "rows to columns", "shape": [8, 6], "dtype": "BF16",
+             "src": {"mesh": [2], "ranks": [0, 1], "placements": ["shard(0)"]},
+             "dst": {"mesh": [2, 1], "ranks": [2, 3], "placements": ["shard(1,chunk)", "replicate"]},
+             "domains": [0, 0, 1, 1], "expect": {"unique_bytes": 96, "ingress_per_domain": {"1": 96}}},
+            {"name": "sizes", "shape": [5], "dtype": "U8",
+             "src": {"mesh": [2], "ranks": [1, 0], "placements": ["shard(0,sizes=2/3)"]},
+             "dst": {"mesh": [2], "ranks": [0, 1], "placements": ["replicate"]}}]"#])
+}
 
 /// A safetensors file.
 pub(crate) fn safetensors(bytes: &[u8]) -> bool {

@@ -6,6 +6,9 @@
 mod files;
 mod launcher;
 mod mutate;
+#[allow(dead_code)]
+#[path = "../../../launcher/plain_file.rs"]
+mod plain_file;
 mod texts;
 
 pub use mutate::Mutator;
@@ -22,16 +25,18 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "model", read: files::model, seeds: files::model_seeds },
     Target { name: "system", read: files::system, seeds: files::system_seeds },
     Target { name: "layers", read: files::layers, seeds: files::layers_seeds },
     Target { name: "rules", read: files::rules, seeds: files::rules_seeds },
+    Target { name: "experts", read: files::experts, seeds: files::experts_seeds },
     Target { name: "plan", read: files::plan, seeds: files::plan_seeds },
     Target { name: "topology", read: texts::topology, seeds: texts::topology_seeds },
     Target { name: "synthetic", read: texts::synthetic, seeds: texts::synthetic_seeds },
     Target { name: "spec", read: texts::spec, seeds: texts::spec_seeds },
     Target { name: "safetensors", read: launcher::safetensors, seeds: launcher::safetensors_seeds },
+    Target { name: "cases", read: launcher::cases, seeds: launcher::cases_seeds },
     Target { name: "launcher", read: launcher::frames, seeds: launcher::frames_seeds },
     Target {
         name: "control",

@@ -1,0 +1,7 @@
+//! libFuzzer's way into `crossmesh_fuzz::TARGETS`: bytes go in, a panic comes out; `cases` alone.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    crossmesh_fuzz::run("cases", bytes);
+});
