@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # run.sh [STEP...]: runs the bundle that `./x gpu-bundle` staged, on a machine with GPUs: facts, then the steps, all where none
-# is named: reshard (tests and benches of transfers), nccl (the same bytes by NCCL, where PyTorch is here), allreduce (tests and
-# benches of collectives, beside NCCL and PyTorch where it is here). By name only: tune (a tuning table of this machine), fabric
+# is named: tests (of transfers and collectives, and benches of transfers), nccl (the bytes of those transfers by NCCL, where
+# PyTorch is here), allreduce (benches of collectives, beside NCCL and PyTorch where it is here). By name only: tune (a tuning table of this machine), fabric
 # (memory of GPUs mapped by fabric handles, by $RANKS ranks, 2 or 8, over the hosts of the allocation that this runs in). A
 # further step is a function step_NAME below, named in STEPS. Results go to $RESULTS (./results). Exits 1 when anything is wrong.
 set -euo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 results=${RESULTS:-$bundle/results}
-STEPS=(reshard nccl allreduce)
+STEPS=(tests nccl allreduce)
 mkdir -p "$results"
 
 # NVRTC where the loader does not look: the toolkit, or the wheel of the Python that is in use.
@@ -24,7 +24,7 @@ find_compiler() {
   done
 }
 
-step_reshard() {
+step_tests() {
   timeout 460 "$bundle/gpu-tests" --require --json "$results/gpu.json" 2>&1 | tee "$results/gpu.txt"
 }
 
@@ -52,9 +52,6 @@ step_allreduce() {
   else
     echo "neither NCCL nor PyTorch measured: no PyTorch"
   fi
-  for kind in here collective; do
-    timeout 120 "$bundle/gpu-tests" --require --only "$kind" --json "$results/$kind.json" 2>&1 | tee "$results/$kind.txt" || wrong=1
-  done
   bench limits limits || wrong=1
   bench allreduce allreduce -b 16 -e 256M --modes graph "${bf16[@]}" "${against[@]}" || wrong=1
   bench allreduce-forms allreduce -b 8K -e 8M -f 32 --l2 warm,cold "${bf16[@]}" "${against[@]}" || wrong=1
