@@ -76,6 +76,13 @@ pub(crate) enum CheckpointError {
     Description(#[from] ModelError),
 }
 
+impl CheckpointError {
+    /// Whether nothing of the name is on this host; it may be on another one.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::NoSuchName { .. })
+    }
+}
+
 /// Bytes that are no safetensors file. Offsets count from the end of the header, as in the format.
 #[derive(Debug, Error)]
 pub(crate) enum HeaderError {

@@ -3,7 +3,7 @@
 
 use super::consent::agree;
 use super::error::RefitError;
-use crate::checkpoint::{Catalogue, CheckpointError, Model};
+use crate::checkpoint::{Catalogue, Model};
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::comm::Communicator;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) fn open(
     deadline: Deadline,
 ) -> Result<Model, RefitError> {
     let opened = match Model::open(path) {
-        Err(CheckpointError::Missing { .. }) if !sources.contains(&world.rank()) => Ok(None),
+        Err(error) if error.is_missing() && !sources.contains(&world.rank()) => Ok(None),
         opened => opened.map(Some).map_err(RefitError::from),
     };
     // Every source has it now, or all ranks have failed.
