@@ -2,7 +2,9 @@
 // bundle is taken when all of it has come; all lanes of a warp call these together, and learn the same.
 //
 // As lines (LL128 of NCCL): 120 bytes and a flag in 128 bytes that eight lanes store with one instruction and load with
-// another. NVLink and the memory behind it keep them together; other links need not. As words: two flags in 16 bytes.
+// another. NVLink and the memory behind it keep them together; other links need not. A barrier of the warp does not bring
+// lanes together that run apart, which then store and load apart: they are asked, and go a longer way where flags come last
+// and are looked at first. As words: two flags in 16 bytes.
 #pragma once
 #include "channel.cuh"
 #include "pieces.cuh"
@@ -50,26 +52,55 @@ struct Lines {
       high = make_uint4(own.first.z, own.first.w, flag, flag);
     }
     __syncwarp();
-    store_volatile_128(place + lane() * 16, low);
-    store_volatile_128(place + BUNDLE_BYTES / 2 + lane() * 16, high);
+    if (__activemask() == ALL_LANES) return store(place, low, high);
+    if (!has_flags()) store(place, low, high);
+    fence_acquire_release_system();
+    __syncwarp();
+    fence_acquire_release_system();
+    if (has_flags()) store(place, low, high);
   }
 
   // Looks at a bundle; returns 0, or where a flag is that has not come.
   static __device__ __forceinline__ u64 look(u64 place, u32 flag, Bundle &theirs) {
     // The lane with the flag loads with the others, or it would say nothing of what they have.
     __syncwarp();
-    uint4 low = load_volatile_128(place + lane() * 16);
-    uint4 high = load_volatile_128(place + BUNDLE_BYTES / 2 + lane() * 16);
-    theirs = {low, high};
-    if (!has_flags()) return 0;
+    if (__activemask() == ALL_LANES) {
+      load(place, theirs);
+      return has_flags() ? take_flags(place, flag, theirs) : 0;
+    }
+    u64 missing = 0;
+    if (has_flags()) {
+      load(place, theirs);
+      missing = take_flags(place, flag, theirs);
+    }
+    if (__any_sync(ALL_LANES, missing != 0)) return missing;
+    fence_acquire_release_system();
+    if (!has_flags()) load(place, theirs);
+    return 0;
+  }
+
+  // From a flag to the other one beside it.
+  static const u32 TO_OTHER = 4;
+
+ private:
+  static __device__ __forceinline__ void store(u64 place, const uint4 &low, const uint4 &high) {
+    store_volatile_128(place + lane() * 16, low);
+    store_volatile_128(place + BUNDLE_BYTES / 2 + lane() * 16, high);
+  }
+
+  static __device__ __forceinline__ void load(u64 place, Bundle &theirs) {
+    theirs.first = load_volatile_128(place + lane() * 16);
+    theirs.second = load_volatile_128(place + BUNDLE_BYTES / 2 + lane() * 16);
+  }
+
+  // Leaves the data of a lane that has flags; returns 0, or where a flag is that has not come.
+  static __device__ __forceinline__ u64 take_flags(u64 place, u32 flag, Bundle &theirs) {
+    uint4 low = theirs.first, high = theirs.second;
     theirs.first = make_uint4(low.x, low.y, high.x, high.y);
     theirs.second = make_uint4(0, 0, 0, 0);
     if (low.z != flag || low.w != flag) return place + lane() * 16 + 8;
     return high.z != flag || high.w != flag ? place + BUNDLE_BYTES / 2 + lane() * 16 + 8 : 0;
   }
-
-  // From a flag to the other one beside it.
-  static const u32 TO_OTHER = 4;
 };
 
 struct Words {

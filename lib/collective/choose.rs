@@ -37,8 +37,8 @@ pub struct Situation {
     pub registered: bool,
     /// How GPUs reach each other.
     pub connection: Connection,
-    /// Whether ranks share a GPU.
-    pub shared: bool,
+    /// Whether the ranks are two, with a GPU each.
+    pub pair: bool,
     /// Bytes in all that fit the slots of a push.
     pub push_capacity: u64,
     /// The same of a push by lines.
@@ -166,9 +166,10 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
     }
     match algorithm {
         Algorithm::OneShotPush if bytes > push_capacity => Some(format!("its slots hold {push_capacity} bytes")),
-        Algorithm::LinePush if situation.shared || situation.connection != Connection::FullNvlink => {
-            Some("its lines are kept together by NVLink alone, not inside a GPU that ranks share".into())
+        Algorithm::LinePush if situation.connection != Connection::FullNvlink => {
+            Some("its lines are kept together by NVLink alone".into())
         }
+        Algorithm::LinePush if !situation.pair => Some("it has been proved with two ranks alone, a GPU each".into()),
         Algorithm::LinePush if !matches!(kind, Kind::AllReduce | Kind::AllReduceNorm) => {
             Some("it is an algorithm of all_reduce".into())
         }
@@ -199,7 +200,7 @@ mod tests {
         captured: true,
         registered: false,
         connection: Connection::FullNvlink,
-        shared: false,
+        pair: true,
         push_capacity: 1 << 20,
         line_capacity: 8 << 20,
         most_blocks: 132,
@@ -223,8 +224,8 @@ mod tests {
         let choice = choose(&small, Some(&table), None).unwrap();
         assert_eq!(choice.algorithm, Algorithm::TwoShot);
         assert!(choice.reason.contains("its slots hold 100 bytes"), "{}", choice.reason);
-        let crowded = Situation { shared: true, ..SITUATION };
-        assert!(obstacle(&crowded, Algorithm::LinePush).unwrap().contains("share"));
+        let several = Situation { pair: false, ..SITUATION };
+        assert!(obstacle(&several, Algorithm::LinePush).unwrap().contains("two ranks"));
         assert_eq!(obstacle(&SITUATION, Algorithm::LinePush), None);
         let shared = Situation { connection: Connection::Ordered, captured: false, ..SITUATION };
         assert_eq!(choose(&shared, Some(&table), None).unwrap().algorithm, Algorithm::HostOrdered);
@@ -242,8 +243,8 @@ mod tests {
             ] {
                 for connection in connections {
                     for ranks in [1, 2, 3, 8, 72] {
-                        let situation =
-                            Situation { kind, bytes, determinism, connection, captured: false, ..SITUATION };
+                        let (pair, captured) = (ranks == 2, false);
+                        let situation = Situation { kind, bytes, determinism, connection, captured, pair, ..SITUATION };
                         let table = Table::built_in("sm_100", ranks);
                         let choice = choose(&situation, table.as_ref(), None).unwrap();
                         let obstacle = obstacle(&situation, choice.algorithm);

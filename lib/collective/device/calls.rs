@@ -105,7 +105,7 @@ impl Channel {
             captured,
             registered,
             connection: self.placed.connection,
-            shared: !self.placed.alone,
+            pair: self.ranks == 2 && self.placed.alone,
             push_capacity: match call.kind {
                 Kind::AllGather | Kind::ReduceScatter => self.settled.layout.slot_words * 8 * u64::from(self.ranks),
                 _ => self.settled.layout.slot_words * 8,
