@@ -61,6 +61,20 @@ pub struct Machine {
     pub driver: String,
 }
 
+impl Machine {
+    /// The first field in which this, a table's, does not hold for `here`, with both values.
+    pub fn difference(&self, here: &Self) -> Option<(&'static str, String, String)> {
+        let field = |name, one: &str, two: &str, holds_for_all: bool| {
+            (one != two && !holds_for_all).then(|| (name, one.to_string(), two.to_string()))
+        };
+        field("architecture", &self.architecture, &here.architecture, false)
+            .or_else(|| field("GPU", &self.gpu, &here.gpu, self.gpu.is_empty()))
+            .or_else(|| field("link", &self.link, &here.link, false))
+            .or_else(|| field("number of ranks", &self.ranks.to_string(), &here.ranks.to_string(), false))
+            .or_else(|| field("driver", &self.driver, &here.driver, self.driver.is_empty()))
+    }
+}
+
 /// Best way up to a size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -190,6 +204,24 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_says_where_it_does_not_hold() {
+        let machine = |gpu: &str, ranks, driver: &str| Machine {
+            architecture: "sm_90".into(),
+            gpu: gpu.into(),
+            link: "nvlink".into(),
+            ranks,
+            driver: driver.into(),
+        };
+        let here = machine("NVIDIA H200", 2, "13.0");
+        assert_eq!(here.difference(&here), None);
+        assert_eq!(machine("", 2, "").difference(&here), None);
+        let of = |table: Machine| table.difference(&here);
+        assert_eq!(of(machine("NVIDIA H100", 4, "")), Some(("GPU", "NVIDIA H100".into(), "NVIDIA H200".into())));
+        assert_eq!(of(machine("", 4, "12.8")), Some(("number of ranks", "4".into(), "2".into())));
+        assert_eq!(of(machine("", 2, "12.8")), Some(("driver", "12.8".into(), "13.0".into())));
+    }
 
     #[test]
     fn built_in_tables_are_read_and_checked() {

@@ -7,7 +7,6 @@ use crate::bench::error::BenchError;
 use crossmesh::collective::device::Rehearsal;
 use crossmesh::collective::{Connection, TableMachine};
 use crossmesh::comm::{ChannelOptions, Communicator, Device};
-use crossmesh::memory::device::Driver;
 
 /// A rank's GPU, ready to be measured.
 pub(super) struct Rig<'a> {
@@ -49,17 +48,6 @@ impl<'a> Rig<'a> {
 
     /// The machine that a table holds for: this one.
     pub(super) fn machine(&mut self) -> Result<TableMachine, BenchError> {
-        let ranks = self.ranks();
-        let channel = self.rehearsal.channel();
-        let link = if channel.connection() == Connection::FullNvlink { "nvlink" } else { "pcie" };
-        let device = channel.device();
-        let version = Driver::load()?.cuda_version();
-        Ok(TableMachine {
-            architecture: device.architecture(),
-            gpu: device.properties().name.clone(),
-            link: link.into(),
-            ranks,
-            driver: format!("{}.{}", version / 1000, version % 1000 / 10),
-        })
+        Ok(self.rehearsal.channel().machine()?)
     }
 }

@@ -9,12 +9,12 @@ use super::verdict::error_of;
 use super::{ChannelOptions, CollectiveError};
 use crate::base::{Deadline, Rank};
 use crate::collective::steps::Steps;
-use crate::collective::{Algorithm, Call, Connection, Launch, Table};
+use crate::collective::{Algorithm, Call, Connection, Launch, Table, TableMachine};
 use crate::execute::{Agreed, Group, agree_handles, broken_link, commit, gather};
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
 use crate::memory::device::{
-    Device, DeviceMemory, DeviceSpan, Handles, PeerMemory, SharedBuffer, SharedHandle, Stream, share,
+    Device, DeviceMemory, DeviceSpan, Driver, Handles, PeerMemory, SharedBuffer, SharedHandle, Stream, share,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -93,6 +93,9 @@ impl Channel {
         let (spans, shared) = commit(group, opened, deadline)?;
         let made = Self::assemble(group.rank, spans, own, settled, placed);
         let channel = commit(group, made, deadline)?;
+        if group.rank.0 == 0 {
+            channel.tell_of_other_machines()?;
+        }
         Ok(Self { group: Some(group.clone()), handles: agreed.handles, _shared: Some(shared), ..channel })
     }
 
@@ -157,6 +160,29 @@ impl Channel {
             own_stream: own.stream,
             _shared: None,
         })
+    }
+
+    /// The machine that a tuning table for this channel holds for.
+    pub fn machine(&self) -> Result<TableMachine, CollectiveError> {
+        let (device, version) = (self.device(), Driver::load()?.cuda_version());
+        Ok(TableMachine {
+            architecture: device.architecture(),
+            gpu: device.properties().name.clone(),
+            link: if self.connection() == Connection::FullNvlink { "nvlink" } else { "pcie" }.into(),
+            ranks: self.ranks,
+            driver: format!("{}.{}", version / 1000, version % 1000 / 10),
+        })
+    }
+
+    /// Warns where the given table was measured elsewhere: it decides all the same.
+    fn tell_of_other_machines(&self) -> Result<(), CollectiveError> {
+        let Some(table) = self.settled.table.as_ref().filter(|_| self.settled.is_given) else { return Ok(()) };
+        if let Some((what, there, here)) = table.machine.difference(&self.machine()?) {
+            log::warn!(
+                "the tuning table is for {what} {there}, here it is {here}; measure this machine: crossmesh tune"
+            );
+        }
+        Ok(())
     }
 
     /// This rank.

@@ -50,6 +50,8 @@ pub(super) struct Settled {
     pub(super) determinism: Determinism,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) table: Option<Table>,
+    /// Whether the table is none of this build's.
+    pub(super) is_given: bool,
     pub(super) limit: Duration,
 }
 
@@ -69,17 +71,25 @@ impl ChannelOptions {
             Some(algorithm) => Some(algorithm),
             None => env::value(env::ALGORITHM).map_err(unreadable)?,
         };
-        let table = match (&self.table, env::text(env::TUNING)) {
-            (Some(table), _) => Some(table.clone()),
-            (None, Some(path)) => Some(Table::load(Path::new(&path))?),
-            (None, None) => Table::built_in(architecture, ranks),
+        let (table, is_given) = match (&self.table, env::text(env::TUNING)) {
+            (Some(table), _) => (Some(table.clone()), true),
+            (None, Some(path)) => (Some(Table::load(Path::new(&path))?), true),
+            (None, None) => (Table::built_in(architecture, ranks), false),
         };
         let limit = match self.limit {
             Some(limit) => limit,
             None => env::seconds(env::TIMEOUT).map_err(unreadable)?.unwrap_or(DEFAULT_LIMIT),
         };
         let layout = ChannelLayout::new(ranks, push.div_ceil(8), lines.div_ceil(16 * BUNDLE_PIECES), staging);
-        Ok(Settled { layout, at_once: self.at_once(), determinism: self.determinism, algorithm, table, limit })
+        Ok(Settled {
+            layout,
+            at_once: self.at_once(),
+            determinism: self.determinism,
+            algorithm,
+            table,
+            is_given,
+            limit,
+        })
     }
 }
 
