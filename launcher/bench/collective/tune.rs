@@ -88,15 +88,23 @@ fn tune(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchE
     Ok(None)
 }
 
-/// Rank 0 will write the table; minutes later would be too late to find that it cannot.
+/// Rank 0 will write the table; minutes later would be too late to find that it cannot. Collective.
 fn expect_writable(world: &Communicator, path: &Path) -> Result<(), BenchError> {
-    if world.rank().0 != 0 {
-        return Ok(());
+    let mine = if world.rank().0 == 0 { try_to_write(path) } else { Ok(()) };
+    let why = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let all = world.allgather(why.as_bytes(), deadline()?)?;
+    let first = all.first().map(|why| String::from_utf8_lossy(why).into_owned()).unwrap_or_default();
+    mine.map_err(|source| BenchError::Write { path: path.into(), source })?;
+    match first.is_empty() {
+        true => Ok(()),
+        false => Err(refused("output", &path.display().to_string(), &format!("rank 0 cannot write it: {first}"))),
     }
-    let unwritable = |source| BenchError::Write { path: path.into(), source };
+}
+
+fn try_to_write(path: &Path) -> std::io::Result<()> {
     let was_there = path.exists();
-    std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(unwritable)?;
-    if was_there { Ok(()) } else { std::fs::remove_file(path).map_err(unwritable) }
+    std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    if was_there { Ok(()) } else { std::fs::remove_file(path) }
 }
 
 fn kinds(text: &str) -> Result<Vec<Kind>, BenchError> {

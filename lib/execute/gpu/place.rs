@@ -118,7 +118,7 @@ pub(crate) fn find_way(
     if access == PeerAccess::Off {
         return Ok(Way::Staged("CROSSMESH_PEER_ACCESS is off".into()));
     }
-    let needed = agreement.mappable.iter().any(|[sources, _]| !sources.local);
+    let needed = agreement.mappable.iter().flatten().any(|memory| !memory.local && memory.fabric);
     let agreed = match agree_handles(group, device.as_ref(), needed, deadline)? {
         Ok(agreed) => agreed,
         Err(why) => return Ok(Way::Staged(why)),
