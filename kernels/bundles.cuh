@@ -52,12 +52,11 @@ struct Lines {
       high = make_uint4(own.first.z, own.first.w, flag, flag);
     }
     __syncwarp();
-    if (__activemask() == ALL_LANES) return store(place, low, high);
-    if (!has_flags()) store(place, low, high);
-    fence_acquire_release_system();
-    __syncwarp();
-    fence_acquire_release_system();
-    if (has_flags()) store(place, low, high);
+    if (__activemask() == ALL_LANES) {
+      store(place, low, high);
+    } else {
+      store_apart(place, low, high);
+    }
   }
 
   // Looks at a bundle; returns 0, or where a flag is that has not come.
@@ -68,15 +67,11 @@ struct Lines {
       load(place, theirs);
       return has_flags() ? take_flags(place, flag, theirs) : 0;
     }
-    u64 missing = 0;
-    if (has_flags()) {
-      load(place, theirs);
-      missing = take_flags(place, flag, theirs);
-    }
-    if (__any_sync(ALL_LANES, missing != 0)) return missing;
-    fence_acquire_release_system();
-    if (!has_flags()) load(place, theirs);
-    return 0;
+    // A copy, since what has an address is kept in memory.
+    Bundle found;
+    u64 missing = look_apart(place, flag, found);
+    theirs = found;
+    return missing;
   }
 
   // From a flag to the other one beside it.
@@ -86,6 +81,27 @@ struct Lines {
   static __device__ __forceinline__ void store(u64 place, const uint4 &low, const uint4 &high) {
     store_volatile_128(place + lane() * 16, low);
     store_volatile_128(place + BUNDLE_BYTES / 2 + lane() * 16, high);
+  }
+
+  // Calls, so that their registers are their own.
+  static __device__ __noinline__ void store_apart(u64 place, uint4 low, uint4 high) {
+    if (!has_flags()) store(place, low, high);
+    fence_acquire_release_system();
+    __syncwarp();
+    fence_acquire_release_system();
+    if (has_flags()) store(place, low, high);
+  }
+
+  static __device__ __noinline__ u64 look_apart(u64 place, u32 flag, Bundle &theirs) {
+    u64 missing = 0;
+    if (has_flags()) {
+      load(place, theirs);
+      missing = take_flags(place, flag, theirs);
+    }
+    if (__any_sync(ALL_LANES, missing != 0)) return missing;
+    fence_acquire_release_system();
+    if (!has_flags()) load(place, theirs);
+    return 0;
   }
 
   static __device__ __forceinline__ void load(u64 place, Bundle &theirs) {
@@ -139,6 +155,7 @@ struct Words {
 // Sends a bundle to all peers.
 template <typename Wire>
 __device__ __forceinline__ void send_bundle(const Call &call, const Turn &turn, u32 bundle, const Bundle &own) {
+#pragma unroll 1
   for (u32 step = 1; step < call.channel.ranks; ++step) {
     Wire::send(Wire::place(call, turn, turned(call, step), call.channel.rank, bundle), own, turn.flag);
   }

@@ -7,7 +7,7 @@
 typedef Numeric<ELEMENT> Type;
 
 // By lines, and by words, which take more registers.
-static const u32 MOST_THREADS = 640;
+static const u32 MOST_THREADS = 576;
 static const u32 MOST_THREADS_OF_WORDS = 512;
 
 struct Rows {
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) reduce_norm_pair(c
   for (u32 row = blockIdx.x; row < norm.tokens && turn.sound && is_busy; row += gridDim.x) {
     send_bundle<Lines>(call, turn, row * rows.bundles + bundle, row == blockIdx.x ? own : load(call.input, row));
   }
-  Bundle residual = load(norm.residual, blockIdx.x), weight = load(norm.weight, 0);
+  Bundle residual = load(norm.residual, blockIdx.x);
   announce(call, turn);
   for (u32 row = blockIdx.x; row < norm.tokens; row += gridDim.x) {
     if (row != blockIdx.x) own = load(call.input, row), residual = load(norm.residual, row);
@@ -172,6 +172,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) reduce_norm_pair(c
       came = reduce_pair<Lines>(call, turn, row * rows.bundles + bundle, own, sums);
       if (came) part = take_sum<true>(norm, rows, row, bundle, sums, residual, total);
     }
+    Bundle weight = load(norm.weight, 0);
     if (!find_factor(norm, rows, row, came, total, factor)) return;
     all_have_started(call);
     store_normed_part<true>(norm, rows, row, bundle, part, weight, factor);
@@ -198,7 +199,7 @@ __device__ __forceinline__ void norm_rows(const NormCall &norm) {
     bool came = __all_sync(ALL_LANES, turn.sound);
     for (u32 bundle = rows.warp; bundle < rows.bundles && came; bundle += rows.warps) {
       uint4 sums[2];
-      came = reduce_bundle<Wire>(call, turn, row * rows.bundles + bundle, [&] { return load(call.input, row, bundle); },
+      came = reduce_bundle<Wire, 1>(call, turn, row * rows.bundles + bundle, [&] { return load(call.input, row, bundle); },
                                  sums);
       if (came) take_sum<false>(norm, rows, row, bundle, sums, load(norm.residual, row, bundle), total);
     }

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) reduce_push_lines(const __g
     u32 next = bundle + all.step;
     if (next < all.bundles) send_bundle<Lines>(call, turn, next, own(next));
     uint4 result[2];
-    if (!reduce_bundle<Lines>(call, turn, bundle, [&] { return own(bundle); }, result)) return;
+    if (!reduce_bundle<Lines, AT_ONCE>(call, turn, bundle, [&] { return own(bundle); }, result)) return;
     all_have_started(call);
     store_bundle<false>(call.output, call.bytes, bundle, result);
   }

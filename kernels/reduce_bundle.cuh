@@ -26,14 +26,15 @@ __device__ __forceinline__ bool reduce_pair(const Call &call, const Turn &turn, 
 // Pieces of a bundle whose sums a lane has registers for.
 static const u32 AT_ONCE = Numeric<ELEMENT>::COUNT < 8 ? 2 : 1;
 
-// The same of any number of ranks; `own` gives this one's, which would take registers while others are waited for.
-template <typename Wire, typename Own>
+// The same of any number of ranks, SPAN pieces at a time; `own` gives this one's, which would take registers while others are
+// waited for.
+template <typename Wire, u32 SPAN, typename Own>
 __device__ __forceinline__ bool reduce_bundle(const Call &call, const Turn &turn, u32 bundle, const Own &own,
                                               uint4 *result) {
   u32 ranks = call.channel.ranks, rank = call.channel.rank;
 #pragma unroll
-  for (u32 piece = 0; piece < 2; piece += AT_ONCE) {
-    Sums<AT_ONCE> sums;
+  for (u32 piece = 0; piece < 2; piece += SPAN) {
+    Sums<SPAN> sums;
 #pragma unroll 1
     for (u32 source = 0; source < ranks; ++source) {
       Bundle term;

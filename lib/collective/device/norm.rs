@@ -15,7 +15,7 @@ use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, No
 /// Words of a bundle that travels as words.
 const BUNDLE_WORDS: u64 = 2 * BUNDLE_PIECES;
 /// Most threads of a block of the fused kernel, by lines and by words.
-const MOST_THREADS: u32 = 640;
+const MOST_THREADS: u32 = 576;
 const MOST_THREADS_OF_WORDS: u32 = 512;
 
 /// What the fused call reads and writes: rows of `hidden` elements of one type, unless another is said.
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn rows_have_a_warp_for_each_bundle() {
         let of = |lines| [4, 480, 481, 8192, 9600, 100_000].map(|hidden| norm_threads(hidden, lines));
-        assert_eq!(of(true), [32, 32, 64, 576, 640, 640]);
+        assert_eq!(of(true), [32, 32, 64, 576, 576, 576]);
         assert_eq!(of(false), [32, 32, 64, 512, 512, 512]);
         assert_eq!((bundles_of_row(0), bundles_of_row(8192)), (1, 18));
     }
