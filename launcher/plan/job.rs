@@ -85,11 +85,12 @@ fn model_job(
     let (sources, destinations) = (source.rank_count(), destination.rank_count());
     let ranks = sources.checked_add(destinations).filter(|&ranks| ranks <= MOST_RANKS);
     let ranks = ranks.ok_or(PlanCommandError::TooManyRanks { sources, destinations, most: MOST_RANKS })?;
-    let model = Model::open(path)?.description(&path.display().to_string())?;
+    let opened = Model::open(path)?;
+    let model = opened.description(&path.display().to_string())?;
     if model.tensors().is_empty() {
         return Err(PlanCommandError::NoTensors { path: path.to_path_buf() });
     }
-    let rules = rules_option::read(arguments.rules.as_deref())?;
+    let rules = rules_option::read(arguments.rules.as_deref(), opened.rules()?)?;
     let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
     let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
     let all: Vec<Rank> = (0..ranks).map(Rank).collect();
