@@ -15,6 +15,7 @@ mod failure;
 mod markup;
 mod plain_file;
 mod plan;
+mod printable;
 mod refit;
 mod result_file;
 mod rules_option;

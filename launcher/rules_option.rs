@@ -1,5 +1,6 @@
 //! The options --rules and --expert-map. In: the name of rules that come with the library, or the path of a file; paths of
-//! expert maps. Out: these rules in front of the built-in ones. Guarantee: a name that is neither is an error that lists
+//! expert maps; rules that the model states. Out: the given rules in front of those of the model, or of the built-in ones
+//! where it states none. Guarantee: a name that is neither is an error that lists
 //! the names.
 
 use crate::plain_file;
@@ -27,10 +28,10 @@ pub(crate) enum RulesOptionError {
     Rules(#[from] RulesError),
 }
 
-/// Built-in rules behind what is given.
-pub(crate) fn read(given: Option<&Path>) -> Result<Rules, RulesOptionError> {
-    let embedded = Rules::embedded()?;
-    let Some(path) = given else { return Ok(embedded) };
+/// The rules `of_model`, or where it has none the built-in ones, behind what is given.
+pub(crate) fn read(given: Option<&Path>, of_model: Option<Rules>) -> Result<Rules, RulesOptionError> {
+    let last = of_model.map_or_else(Rules::embedded, Ok)?;
+    let Some(path) = given else { return Ok(last) };
     // A word without dot or slash that is no file was meant as a name.
     let name = path.to_str().filter(|text| !text.contains(['.', '/']) && !path.exists());
     let rules = match name {
@@ -41,7 +42,7 @@ pub(crate) fn read(given: Option<&Path>) -> Result<Rules, RulesOptionError> {
             Rules::parse(&text, &path.display().to_string())?
         }
     };
-    Ok(embedded.with_overrides(rules))
+    Ok(last.with_overrides(rules))
 }
 
 /// The same rules with the expert maps of either side.
@@ -66,15 +67,15 @@ mod tests {
 
     #[test]
     fn names_and_files() {
-        assert_eq!(read(None).unwrap(), Rules::embedded().unwrap());
-        assert_ne!(read(Some(Path::new("bert"))).unwrap(), Rules::embedded().unwrap());
-        let error = read(Some(Path::new("berts"))).unwrap_err().to_string();
+        assert_eq!(read(None, None).unwrap(), Rules::embedded().unwrap());
+        assert_ne!(read(Some(Path::new("bert")), None).unwrap(), Rules::embedded().unwrap());
+        let error = read(Some(Path::new("berts")), None).unwrap_err().to_string();
         assert!(error.contains("\"berts\"") && error.contains("bert, llama"), "{error}");
-        let error = read(Some(Path::new("./berts"))).unwrap_err().to_string();
+        let error = read(Some(Path::new("./berts")), None).unwrap_err().to_string();
         assert!(error.contains("cannot read rules file"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mine");
         std::fs::write(&file, "[[rule]]\nnames = [\"a\"]\ntp = 0\n").unwrap();
-        assert!(read(Some(&file)).is_ok());
+        assert!(read(Some(&file), None).is_ok());
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Case {
 
 /// What a right plan of a case moves, in bytes.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object of byte counts")]
 pub(crate) struct Expect {
     /// Distinct regions and their overlapping pairs, which say how the bytes were counted.
     #[serde(rename = "source_classes")]
@@ -56,7 +56,7 @@ pub(crate) struct Expect {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with name, shape, dtype, src and dst")]
 struct CaseText {
     name: String,
     shape: Vec<u64>,
@@ -68,7 +68,7 @@ struct CaseText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with mesh, ranks and placements")]
 struct SideText {
     mesh: Vec<u32>,
     ranks: Vec<u32>,
@@ -213,7 +213,12 @@ mod tests {
             let error = changed(from, to);
             assert!(error.contains(part), "{from} -> {to}: {error}");
         }
+        let error = changed("[4, 8]", "[18446744073709551615, 2]");
+        assert_eq!(error.matches("use a smaller shape").count(), 1, "{error}");
+        assert!(error.contains("case \"a#b\"") && error.contains("[18446744073709551615, 2]"), "{error}");
         assert!(refusal("[]").contains("holds no case"));
+        let error = refusal("[1]");
+        assert!(error.contains("integer `1`, expected an object with name") && !error.contains("struct"), "{error}");
         assert!(refusal("{}").contains("is no file of cases"));
         assert!(refusal(&format!("[{GOOD}, {GOOD}]")).contains("two cases \"a#b\""));
     }

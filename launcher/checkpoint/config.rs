@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Config {
     num_hidden_layers: Option<u32>,
     num_attention_heads: Option<u32>,

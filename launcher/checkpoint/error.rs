@@ -2,6 +2,7 @@
 
 use crossmesh::base::bytes::human;
 use crossmesh::layout::model::ModelError;
+use crossmesh::layout::parallel::LayerFileError;
 use crossmesh::layout::{Dtype, DtypeError};
 use std::io;
 use std::path::PathBuf;
@@ -31,7 +32,8 @@ pub(crate) enum CheckpointError {
     },
     #[error(
         "{} is no model; give a .safetensors file, a folder that holds one or model.safetensors.index.json, \
-         or a description that ends in .model.json",
+         a description that ends in .model.json, or a layer file that ends in .json and holds num_layers and \
+         default_tensors",
         path.display()
     )]
     NotAModel { path: PathBuf },
@@ -74,6 +76,8 @@ pub(crate) enum CheckpointError {
     DuplicateTensor { tensor: String, first: String, second: String },
     #[error(transparent)]
     Description(#[from] ModelError),
+    #[error(transparent)]
+    Layers(#[from] LayerFileError),
 }
 
 impl CheckpointError {

@@ -135,6 +135,7 @@ struct HeaderText {
 }
 
 #[derive(serde::Deserialize)]
+#[serde(expecting = "an object with dtype, shape and data_offsets")]
 struct EntryText {
     dtype: String,
     shape: Vec<u64>,

@@ -14,6 +14,7 @@ use std::path::{Component, Path};
 pub(super) const FILE_NAME: &str = "model.safetensors.index.json";
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with weight_map")]
 struct IndexText {
     weight_map: UniqueKeys<String>,
 }

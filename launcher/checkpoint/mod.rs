@@ -1,7 +1,7 @@
 //! Models on disk.
 //!
-//! In: a safetensors file, a folder of them with its index, or a description (`*.model.json`) whose contents are
-//! synthesised. Out: [`Model`], named tensors of which any box can be copied or compared; and shards written back
+//! In: a safetensors file, a folder of them with its index, or a description (`*.model.json`, a layer file) whose contents
+//! are synthesised. Out: [`Model`], named tensors of which any box can be copied or compared; and shards written back
 //! as safetensors beside a layout file. Guarantee: whatever the bytes of a file, it is either accepted as a whole
 //! or refused by an error that names file, tensor and value; files appear under their final name only when they
 //! are complete and on disk.
@@ -13,6 +13,7 @@ mod description;
 mod error;
 mod header;
 mod index;
+mod layer_file;
 mod layout_file;
 mod mapped;
 mod model;

@@ -4,11 +4,12 @@
 
 use super::error::CheckpointError;
 use super::header::{Header, HeaderTensor};
+use super::layer_file::{self, LayerText};
 use super::mapped::MappedFile;
 use super::{config, description, index};
 use crossmesh::layout::Dtype;
 use crossmesh::layout::model::{self, Dimensions};
-use crossmesh::layout::parallel::{Origin, OriginAxis};
+use crossmesh::layout::parallel::{Origin, OriginAxis, Rules};
 use crossmesh::plan::Manifest;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -52,6 +53,7 @@ pub(crate) struct Catalogue {
     tensors: Vec<(String, Vec<u64>, Dtype)>,
     dimensions: Dimensions,
     tied: Vec<Vec<String>>,
+    layers: Option<LayerText>,
 }
 
 /// A model that is open for reading.
@@ -61,11 +63,14 @@ pub(crate) struct Model {
     files: Vec<MappedFile>,
     dimensions: Dimensions,
     tied: Vec<Vec<String>>,
+    /// The layer file that it was made of.
+    layers: Option<LayerText>,
 }
 
 impl Model {
     /// Opens a `.safetensors` file, an index or the folder of one, a folder with one `.safetensors` file, or a
-    /// description that ends in `.model.json`; or, where no file has the name, makes a built-in model of that name.
+    /// description that ends in `.model.json` or is a layer file of NCCL M2N; or, where no file has the name, makes a
+    /// built-in model of that name.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         if let Some(name) = path.to_str().filter(|text| is_name(text))
             && !path.exists()
@@ -93,7 +98,9 @@ impl Model {
         } else if name.ends_with(".model.json") {
             Ok(Self::described(&description::read(path)?))
         } else {
-            Err(CheckpointError::NotAModel { path: path.to_path_buf() })
+            let layers =
+                layer_file::read(path)?.ok_or_else(|| CheckpointError::NotAModel { path: path.to_path_buf() })?;
+            Ok(Self { layers: Some(layers.clone()), ..Self::described(&layers.parse()?.model) })
         }
     }
 
@@ -123,7 +130,7 @@ impl Model {
 
     fn new(mut tensors: Vec<TensorSource>, files: Vec<MappedFile>) -> Self {
         tensors.sort_by(|one, two| one.name.cmp(&two.name));
-        Self { tensors, files, dimensions: Dimensions::default(), tied: Vec::new() }
+        Self { tensors, files, dimensions: Dimensions::default(), tied: Vec::new(), layers: None }
     }
 
     /// A model with synthesised contents.
@@ -139,6 +146,7 @@ impl Model {
             tensors: self.tensors.iter().map(entry).collect(),
             dimensions: self.dimensions,
             tied: self.tied.clone(),
+            layers: self.layers.clone(),
         }
     }
 
@@ -147,8 +155,8 @@ impl Model {
         let tensors = catalogue.tensors.into_iter();
         let contents = Contents::Elsewhere;
         let tensor = |(name, shape, dtype)| TensorSource { name, shape, dtype, contents: contents.clone() };
-        let (dimensions, tied) = (catalogue.dimensions, catalogue.tied);
-        Self { dimensions, tied, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
+        let Catalogue { dimensions, tied, layers, .. } = catalogue;
+        Self { dimensions, tied, layers, ..Self::new(tensors.map(tensor).collect(), Vec::new()) }
     }
 
     /// The model without its contents, as plans are made of it; every tensor holds something.
@@ -163,6 +171,11 @@ impl Model {
         let tensors =
             tensors.map(|tensor| model::ModelTensor::new(&tensor.name, tensor.shape.clone(), tensor.dtype)).collect();
         Ok(model::Model::new(name, tensors)?.with_dimensions(self.dimensions).with_tied(self.tied.clone()))
+    }
+
+    /// What the model itself says of its axes, in place of the rules of model families.
+    pub(crate) fn rules(&self) -> Result<Option<Rules>, CheckpointError> {
+        self.layers.as_ref().map(|layers| Ok(layers.parse()?.rules)).transpose()
     }
 
     /// The same contents as the tensors of a manifest, of which each has an origin in this model.

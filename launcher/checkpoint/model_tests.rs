@@ -151,6 +151,33 @@ fn descriptions() {
 }
 
 #[test]
+fn layer_files_are_known_by_what_they_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("moe.json");
+    let open = |text: &str| {
+        fs::write(&path, text).unwrap();
+        Model::open(&path)
+    };
+    let tensor = r#"{"name": "moe", "dims": [4, 3, 5], "ep_shard_dim": 0}"#;
+    let model = open(&format!(r#"{{"num_layers": 2, "default_tensors": [{tensor}]}}"#)).unwrap();
+    let shapes: Vec<_> = model.tensors().iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])).collect();
+    assert_eq!(shapes, [("layers.0.moe", &[4, 3, 5][..]), ("layers.1.moe", &[4, 3, 5])]);
+    assert!(model.rules().unwrap().is_some());
+    let told = serde_json::to_vec(&model.catalogue()).unwrap();
+    let elsewhere = Model::elsewhere(serde_json::from_slice(&told).unwrap());
+    assert_eq!(elsewhere.rules().unwrap(), model.rules().unwrap());
+    for (damaged, part) in [
+        ("{\"num_layers\": 2, ", "is no layer file"),
+        (r#"{"num_layers": 1, "default_tensors": [], "layers": 2}"#, "is no layer file"),
+        (r#"{"num_layers": 1, "default_tensors": [{"name": "a", "dims": [2], "tp_shard_dim": 1}]}"#, "tp_shard_dim"),
+    ] {
+        let error = open(damaged).unwrap_err();
+        assert!(matches!(&error, CheckpointError::Layers(_)) && error.to_string().contains(part), "{error}");
+    }
+    assert!(matches!(open("{}").unwrap_err(), CheckpointError::NotAModel { .. }));
+}
+
+#[test]
 fn built_in_models_are_opened_by_name() {
     let model = Model::open(Path::new("qwen3-235b-a22b-stacked")).unwrap();
     assert_eq!(model.dimensions.experts, Some(128));

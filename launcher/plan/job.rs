@@ -85,11 +85,12 @@ fn model_job(
     let (sources, destinations) = (source.rank_count(), destination.rank_count());
     let ranks = sources.checked_add(destinations).filter(|&ranks| ranks <= MOST_RANKS);
     let ranks = ranks.ok_or(PlanCommandError::TooManyRanks { sources, destinations, most: MOST_RANKS })?;
-    let model = Model::open(path)?.description(&path.display().to_string())?;
+    let opened = Model::open(path)?;
+    let model = opened.description(&path.display().to_string())?;
     if model.tensors().is_empty() {
         return Err(PlanCommandError::NoTensors { path: path.to_path_buf() });
     }
-    let rules = rules_option::read(arguments.rules.as_deref())?;
+    let rules = rules_option::read(arguments.rules.as_deref(), opened.rules()?)?;
     let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
     let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
     let all: Vec<Rank> = (0..ranks).map(Rank).collect();
@@ -118,12 +119,16 @@ fn model_job(
     })
 }
 
-/// The spec without axes of one rank, unless nothing is left.
+/// The spec without axes of one rank, as far as it reads back as the same spec: with the axes that decide what `ep` is to
+/// the others, and at least one.
 fn short(spec: &ParallelSpec) -> String {
     let text = spec.to_string();
     let counts = |item: &&str| item.contains(':') || !item.ends_with("=1");
-    let items: Vec<&str> = text.split(',').filter(counts).collect();
-    if items.is_empty() { "one rank".into() } else { items.join(",") }
+    let items = text.split(',').filter(counts).collect::<Vec<_>>().join(",");
+    match ParallelSpec::parse(&items) {
+        Ok(read) if read.convention() == spec.convention() => items,
+        _ => text,
+    }
 }
 
 /// Per rank its coordinates on axes of more than one rank, such as `pp 1, tp 0`.
@@ -170,4 +175,53 @@ fn case_job(case: Case, cluster: &Synthetic) -> Result<Job, PlanCommandError> {
         unmatched: Vec::new(),
         warnings: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossmesh::layout::parallel::ParallelAxis;
+    use proptest::prelude::*;
+
+    fn shortened(text: &str) -> String {
+        short(&ParallelSpec::parse(text).unwrap())
+    }
+
+    #[test]
+    fn short_specs_keep_what_counts() {
+        assert_eq!(shortened("tp=4,dp=1,pp=1+1"), "tp=4,pp=1+1");
+        assert_eq!(shortened("tp=4,ep=4,etp=1,edp=1"), "tp=4,ep=4,etp=1,edp=1");
+        assert_eq!(shortened("tp=4,cp=1,dp=2,etp=1,ep=4,edp=2"), "tp=4,dp=2,ep=4,edp=2");
+        assert_eq!(shortened("megatron:tp=1,dp=8,ep=8"), "megatron:tp=1,dp=8,ep=8");
+        assert_eq!(shortened("tp=1,dp=1"), "tp=1,dp=1");
+    }
+
+    proptest! {
+        /// What a title says, typed back, is the same spec: ranks, stages, and where they lie in both views.
+        #[test]
+        fn short_specs_read_back(
+            axes in prop::sample::subsequence(ParallelAxis::ALL.to_vec(), 1..=ParallelAxis::ALL.len()).prop_shuffle(),
+            sizes in prop::collection::vec(prop::sample::select(vec!["1", "1", "2"]), ParallelAxis::ALL.len()),
+            stages in prop::sample::select(vec!["1", "2", "1+2", "0+1"]),
+            prefix in prop::sample::select(vec!["", "m2n:", "megatron:"]),
+        ) {
+            let item = |(axis, size): (&ParallelAxis, &str)| match axis {
+                ParallelAxis::Pipeline => format!("{axis}={stages}"),
+                axis => format!("{axis}={size}"),
+            };
+            let items: Vec<String> = axes.iter().zip(sizes).map(item).collect();
+            let text = format!("{prefix}{}", items.join(","));
+            let Ok(spec) = ParallelSpec::parse(&text) else { return Ok(()) };
+            let read = ParallelSpec::parse(&short(&spec)).unwrap();
+            prop_assert_eq!(read.rank_count(), spec.rank_count(), "{}", text);
+            prop_assert_eq!(read.convention(), spec.convention(), "{}", text);
+            prop_assert_eq!(read.stage_layers(), spec.stage_layers(), "{}", text);
+            for view in [WeightView::Dense, WeightView::Expert] {
+                let cut = |spec: &ParallelSpec| {
+                    spec.axes(view).into_iter().filter(|&(_, size)| size > 1).collect::<Vec<_>>()
+                };
+                prop_assert_eq!(cut(&read), cut(&spec), "{}", text);
+            }
+        }
+    }
 }

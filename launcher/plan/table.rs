@@ -2,6 +2,7 @@
 
 use super::report::{Balance, GapReport, RankReport, Report, RouteReport};
 use crate::counted::counted;
+use crate::printable::{printable, some_tensors};
 use crossmesh::base::bytes::human;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -59,7 +60,7 @@ fn summary(report: &Report, text: &mut String) {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<22}{value}");
     };
-    row("plan", report.name.clone());
+    row("plan", printable(&report.name));
     let ranks = format!(
         "{}: {} in {}, {}, {}",
         report.topology,
@@ -96,9 +97,7 @@ fn summary(report: &Report, text: &mut String) {
     }
     let unknown = &report.replicated_unknown;
     if !unknown.is_empty() {
-        let shown = unknown.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-        let more = if unknown.len() > SHOWN { ", … (--json lists all)" } else { "" };
-        row("no rule, replicated", format!("{}: {shown}{more}", counted(unknown.len(), "tensor")));
+        row("no rule, replicated", some_tensors(unknown));
     }
     row("planned in", format!("{:.3} s, all routes proved", report.plan_seconds));
 }
@@ -125,7 +124,7 @@ fn gap_text(gap: &GapReport) -> String {
     if gap.untaken_bytes > 0 {
         parts.push(format!("{} wanted by nobody", exact(gap.untaken_bytes)));
     }
-    format!("{}: {}", gap.tensor, parts.join(", "))
+    format!("{}: {}", printable(&gap.tensor), parts.join(", "))
 }
 
 fn routes(report: &Report, text: &mut String) {

@@ -13,8 +13,8 @@ Exit codes: 0 done, 1 the job failed, 2 wrong arguments, model or environment";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    /// A .safetensors file, a folder with a checkpoint and its index, a *.model.json whose contents are synthesised, or the
-    /// name of a built-in model such as qwen3-32b, synthesised too
+    /// A .safetensors file, a folder with a checkpoint and its index, a *.model.json or a layer file of NCCL M2N whose contents
+    /// are synthesised, or the name of a built-in model such as qwen3-32b, synthesised too
     #[arg(required_unless_present = "case")]
     pub(crate) model: Option<PathBuf>,
     /// Layout of the source ranks, such as tp=4, tp=2,dp=2 or tp=2,ep=4,pp=2: sizes of tensor (tp), context (cp), expert

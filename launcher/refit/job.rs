@@ -71,7 +71,7 @@ impl<'a> Job<'a> {
         model: Model,
         (sources, destinations): (Vec<Rank>, Vec<Rank>),
     ) -> Result<Self, RefitError> {
-        let rules = rules_option::read(arguments.rules.as_deref())?;
+        let rules = rules_option::read(arguments.rules.as_deref(), model.rules()?)?;
         let maps = (arguments.expert_map_src.as_deref(), arguments.expert_map_dst.as_deref());
         let rules = rules_option::with_expert_maps(rules, maps.0, maps.1)?;
         let made = shards::manifest(&model, &rules, request, &sources, &destinations)?;

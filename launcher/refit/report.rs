@@ -2,13 +2,11 @@
 //! the same numbers in both.
 
 use crate::counted::counted;
+use crate::printable::some_tensors;
 use crossmesh::base::bytes::human;
 use crossmesh::comm::Report;
 use serde::Serialize;
 use std::fmt::Write;
-
-/// Unknown tensors that the table names.
-const SHOWN: usize = 5;
 
 /// Bytes of one rank.
 #[derive(Debug, Clone, Serialize)]
@@ -137,9 +135,7 @@ impl Results {
         row("verified", verified);
         let unknown = &self.replicated_unknown;
         if !unknown.is_empty() {
-            let shown = unknown.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-            let more = if unknown.len() > SHOWN { ", … (--json lists all)" } else { "" };
-            row("no rule, replicated", format!("{}: {shown}{more}", counted(unknown.len(), "tensor")));
+            row("no rule, replicated", some_tensors(unknown));
         }
         self.rank_table(&mut text);
         text

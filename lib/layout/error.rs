@@ -267,7 +267,7 @@ pub enum LayoutError {
         rank: usize,
     },
     /// Does not fit 64 bits.
-    #[error("size of the tensor: {0}")]
+    #[error(transparent)]
     Size(#[from] SizeError),
     /// A view's number of strides differs from the tensor rank.
     #[error("view with {strides} strides for a local tensor of {rank} dimensions; give one stride per dimension")]

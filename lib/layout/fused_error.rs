@@ -23,8 +23,11 @@ pub enum FusedError {
     /// Heads that do not divide among the ranks.
     #[error(
         "{query} query heads and {key_value} key-value heads cannot be dealt out evenly to {ranks} ranks; use a number of \
-         ranks that divides the query heads and divides the key-value heads or is a multiple of them, or state a rule: \
-         as-needed (query heads by the floor rule, and the key-value heads that they use) or rows (cut wherever heads end)"
+         ranks that divides the query heads and divides the key-value heads or is a multiple of them, or state another rule \
+         in a file for --rules: [[store]] tables with side = \"both\" and heads = {{ of = \"query\", split = \"as-needed\" }} for \
+         q_proj and o_proj, {{ of = \"key-value\", split = \"as-needed\" }} for k_proj and v_proj deal out query heads by the \
+         floor rule, and the key-value heads that they use; a [[rule]] without heads for all four cuts rows, also inside a \
+         head; a [[fuse]] table has split = \"as-needed\" or \"rows\""
     )]
     Uneven {
         /// Query heads.

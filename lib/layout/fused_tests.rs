@@ -221,6 +221,11 @@ fn bad_input() {
     assert!(build(4, 2, 1, 0).is_err());
     let text = build(12, 12, 32, 8).unwrap_err().to_string();
     assert!(text.contains("12 query heads") && text.contains("8 ranks") && text.contains("as-needed"), "{text}");
+    for part in
+        ["--rules", "heads = { of = \"query\", split = \"as-needed\" } for q_proj and o_proj", "[[store]]", "[[rule]]"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     assert!(matches!(build(12, 4, 32, 6), Err(FusedError::Uneven { .. })), "neither divides nor repeats");
     let split = |extents: &[u64], form, ranks| FusedAxis::split(extents, form, &Split::Floor, ranks);
     assert!(matches!(split(&[3, 4], FusedForm::Interleaved, 1), Err(FusedError::InterleavedExtents { .. })));

@@ -106,7 +106,7 @@ impl Plan {
         if u32::try_from(tensors).is_err() {
             return Err(PlanError::TooManyTensors { tensors });
         }
-        manifest.largest_bytes()?.checked_mul(size as u64).ok_or(PlanError::TooLarge)?;
+        manifest.check_bytes(size)?;
         let mut compiler = Compiler {
             of,
             templates: Templates::default(),

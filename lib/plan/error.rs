@@ -107,6 +107,19 @@ pub enum PlanError {
         tensors: usize,
     },
     /// More than can be counted.
-    #[error("every rank receiving the whole manifest would be more bytes than 64 bits can count; split the manifest")]
-    TooLarge,
+    #[error(
+        "{tensors} tensors of {bytes} bytes, the largest of them {largest:?}, on {ranks} ranks would be more than the {} bytes \
+         that 64 bits can count; split the manifest",
+        u64::MAX
+    )]
+    TooLarge {
+        /// Tensors of the manifest.
+        tensors: usize,
+        /// Their bytes, each once.
+        bytes: u128,
+        /// The tensor of the most bytes.
+        largest: String,
+        /// Ranks that may receive all of them.
+        ranks: usize,
+    },
 }

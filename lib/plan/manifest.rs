@@ -104,22 +104,31 @@ impl Manifest {
 
     /// Bytes of all tensors as they travel, each counted once.
     pub fn global_bytes(&self) -> Result<u64, PlanError> {
-        self.sum_of_bytes(TensorSpec::wire_dtype)
+        self.sum_of_bytes(1, TensorSpec::wire_dtype)
     }
 
-    /// Bytes of all tensors in the largest form that they take anywhere.
-    pub(super) fn largest_bytes(&self) -> Result<u64, PlanError> {
+    /// All tensors, in the largest form that they take anywhere, on `ranks` ranks must fit 64 bits.
+    pub(super) fn check_bytes(&self, ranks: usize) -> Result<(), PlanError> {
         let largest = |dtypes: [Dtype; 2]| if dtypes[0].bytes() < dtypes[1].bytes() { dtypes[1] } else { dtypes[0] };
-        self.sum_of_bytes(|tensor| largest([tensor.held_dtype(), tensor.destination.dtype()]))
+        self.sum_of_bytes(ranks, |tensor| largest([tensor.held_dtype(), tensor.destination.dtype()])).map(|_| ())
     }
 
-    fn sum_of_bytes(&self, dtype: impl Fn(&TensorSpec) -> Dtype) -> Result<u64, PlanError> {
-        // Elements fit, since the bytes of both layouts do; those of sums may not.
+    /// Bytes of all tensors, each once, which `ranks` times fit 64 bits.
+    fn sum_of_bytes(&self, ranks: usize, dtype: impl Fn(&TensorSpec) -> Dtype) -> Result<u64, PlanError> {
+        // Elements fit 64 bits, since the bytes of both layouts do; sums do 128 bits.
         let bytes = |tensor: &TensorSpec| {
             let elements = tensor.source.global_bytes() / tensor.source.dtype().bytes();
-            elements.checked_mul(dtype(tensor).bytes())
+            u128::from(elements) * u128::from(dtype(tensor).bytes())
         };
-        self.tensors.iter().try_fold(0u64, |sum, tensor| sum.checked_add(bytes(tensor)?)).ok_or(PlanError::TooLarge)
+        let sum: u128 = self.tensors.iter().map(bytes).sum();
+        match u64::try_from(sum).ok().filter(|sum| sum.checked_mul(ranks as u64).is_some()) {
+            Some(sum) => Ok(sum),
+            None => {
+                let largest = self.tensors.iter().max_by_key(|tensor| bytes(tensor));
+                let largest = largest.map(|tensor| tensor.name.clone()).unwrap_or_default();
+                Err(PlanError::TooLarge { tensors: self.tensors.len(), bytes: sum, largest, ranks })
+            }
+        }
     }
 
     /// Every mesh rank must be below `size`.

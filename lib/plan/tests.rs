@@ -123,9 +123,17 @@ fn sums_that_64_bits_cannot_hold() {
         |bytes: u64| (layout(&[bytes], 0..2, Placement::shard(0)), layout(&[bytes], 0..2, Placement::Replicate));
     let plan = Plan::compile(manifest(&[tensor(1 << 62)]), 2).unwrap();
     assert_eq!((plan.unique_bytes(), plan.delivered_bytes()), (1 << 62, 1 << 63));
-    assert_eq!(Plan::compile(manifest(&[tensor(1 << 62)]), 4).unwrap_err(), PlanError::TooLarge);
-    assert_eq!(Plan::compile(manifest(&[tensor(1 << 63)]), 2).unwrap_err(), PlanError::TooLarge);
-    assert_eq!(Plan::compile(manifest(&[tensor(1 << 63), tensor(1 << 63)]), 2).unwrap_err(), PlanError::TooLarge);
+    let refused = |sizes: &[u64], ranks| {
+        let tensors: Vec<_> = sizes.iter().map(|&bytes| tensor(bytes)).collect();
+        Plan::compile(manifest(&tensors), ranks).unwrap_err()
+    };
+    assert!(matches!(refused(&[1 << 62], 4), PlanError::TooLarge { .. }));
+    assert!(matches!(refused(&[1 << 63], 2), PlanError::TooLarge { .. }));
+    let error = refused(&[1 << 62, 1 << 63, 1 << 63], 2);
+    let (bytes, largest) = ((1 << 64) + (1 << 62), "t2".to_string());
+    assert_eq!(error, PlanError::TooLarge { tensors: 3, bytes, largest, ranks: 2 });
+    let text = error.to_string();
+    assert!(text.contains("23058430092136939520 bytes") && text.contains("\"t2\", on 2 ranks"), "{text}");
 }
 
 #[test]

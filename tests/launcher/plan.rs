@@ -223,6 +223,29 @@ fn key_value_heads_are_repeated() {
     assert_eq!(delivered("tp=32"), once + 31 * norms + 3 * keys_and_values);
 }
 
+/// Of each layer `moe` is cut by both axes, `attention` by `tp` alone, and so four times there under `ep=4`.
+#[test]
+fn layer_files_state_their_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("layers.json");
+    let text = r#"{"num_layers": 2, "default_tensors": [
+        {"name": "attention", "dims": [7, 3], "tp_shard_dim": 0},
+        {"name": "moe", "dims": [8, 6, 5], "tp_shard_dim": 1, "ep_shard_dim": 0}]}"#;
+    std::fs::write(&path, text).unwrap();
+    let own = path.to_str().unwrap();
+    let report = planned(&["--model", own, "--src", "tp=3,ep=2", "--dst", "tp=2,ep=4"]);
+    let (attention, moe) = (7 * 3 * 2, 8 * 6 * 5 * 2);
+    assert_eq!((&report["bytes"], &report["replicated_unknown"]), (&json!(2 * (attention + moe)), &json!([])));
+    assert_eq!(report["delivered_bytes"], 2 * (4 * attention + moe));
+    let published = here("../../shared/fixtures/m2n/moe.json");
+    if !published.exists() {
+        println!("not run: {} is absent", published.display());
+        return;
+    }
+    let report = planned(&["--model", published.to_str().unwrap(), "--src", "tp=2,ep=2", "--dst", "ep=4"]);
+    assert_eq!(report["delivered_bytes"], 256u64 * 4096 * 7168 * 2);
+}
+
 #[test]
 fn axes_that_do_nothing_are_told() {
     let told = plan(&["--model", "llama-3-70b", "--src", "pp=200", "--dst", "tp=2,ep=2", "--json", "-"]);

@@ -27,12 +27,13 @@ const VERSION: u64 = 1;
 
 /// Tells the forms apart.
 #[derive(Deserialize)]
+#[serde(expecting = "an object of tensors")]
 struct Probe {
     crossmesh_model: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with name, dimensions, tied and tensors")]
 struct OwnText {
     #[serde(rename = "crossmesh_model")]
     _version: u64,
@@ -45,7 +46,7 @@ struct OwnText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with name, shape, dtype and role")]
 struct TensorText {
     name: String,
     shape: Vec<u64>,
@@ -55,7 +56,7 @@ struct TensorText {
 
 /// An entry of NCCL M2N's form.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with shape and dtype")]
 struct EntryText {
     shape: Vec<u64>,
     dtype: String,

@@ -55,6 +55,24 @@ fn what_is_unknown_is_named() {
     assert!(matches!(Model::parse(halves, "x"), Err(ModelError::TotalSize { .. })));
 }
 
+/// What reads the file has types of its own, which mean nothing to its writer.
+#[test]
+fn errors_name_no_types() {
+    for (text, part) in [
+        ("[]", "expected an object of tensors"),
+        ("7", "expected an object of tensors"),
+        ("{\"a\": 1}", "entry \"a\": invalid type: integer `1`, expected an object with shape and dtype"),
+        ("{\"crossmesh_model\": 1, \"name\": \"m\", \"tensors\": [1]}", "expected an object with name, shape"),
+        (
+            "{\"crossmesh_model\": 1, \"name\": \"m\", \"dimensions\": 2, \"tensors\": []}",
+            "expected an object with layers",
+        ),
+    ] {
+        let error = fail(text);
+        assert!(error.contains(part) && !error.contains("struct"), "{text}: {error}");
+    }
+}
+
 #[test]
 fn what_is_written_reads_back() {
     let own = Model::parse(OWN, "x").unwrap();

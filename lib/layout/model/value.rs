@@ -31,7 +31,7 @@ pub struct ModelTensor {
 
 /// Numbers that names and shapes do not tell; `None` where they are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with layers, heads, key_value_heads and experts")]
 pub struct Dimensions {
     /// Layers of the main stack, without those that predict further tokens. They are dealt out to pipeline stages.
     pub layers: Option<u32>,

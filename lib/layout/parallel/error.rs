@@ -290,6 +290,19 @@ pub enum RulesError {
         /// The dimension.
         dim: usize,
     },
+    /// An expert of a number behind which nothing can be counted.
+    #[error(
+        "rule {rule} reads expert {expert} from tensor {tensor:?}; experts are counted from 0 to {}: correct the name",
+        u64::MAX - 1
+    )]
+    ExpertNumber {
+        /// The rule.
+        rule: String,
+        /// The tensor.
+        tensor: String,
+        /// The index.
+        expert: u64,
+    },
     /// An expert beyond the stated number.
     #[error(
         "rule {rule} reads expert {expert} from tensor {tensor:?}, and the model has {count} experts, counted from 0"

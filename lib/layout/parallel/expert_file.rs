@@ -5,7 +5,7 @@
 //! ranks of `ep` in order, equally many to each. One row is for all layers; otherwise there is a row for every layer of
 //! the model, or for every layer with experts, in order.
 
-use serde::Deserialize;
+use super::expert_text::read_rows;
 use std::collections::{BTreeSet, HashMap};
 use thiserror::Error;
 
@@ -60,47 +60,13 @@ pub struct ExpertFile {
     rows: Vec<Vec<u64>>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum FileText {
-    Named(NamedText),
-    Layers(Vec<Vec<u64>>),
-    All(Vec<u64>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamedText {
-    physical_to_logical_map: RowsText,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RowsText {
-    Layers(Vec<Vec<u64>>),
-    All(Vec<u64>),
-}
-
 impl ExpertFile {
     /// Reads a file; `origin` names it in messages, such as its path.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ExpertFileError> {
-        let read = serde_json::from_str::<FileText>(text);
-        let rows = match read {
-            Ok(
-                FileText::Layers(rows) | FileText::Named(NamedText { physical_to_logical_map: RowsText::Layers(rows) }),
-            ) => rows,
-            Ok(FileText::All(row) | FileText::Named(NamedText { physical_to_logical_map: RowsText::All(row) })) => {
-                vec![row]
-            }
-            Err(error) => {
-                return Err(ExpertFileError::Unreadable { origin: origin.to_string(), reason: error.to_string() });
-            }
-        };
-        match rows.is_empty() {
-            true => {
-                Err(ExpertFileError::Unreadable { origin: origin.to_string(), reason: "it has no row".to_string() })
-            }
-            false => Ok(Self { origin: origin.to_string(), rows }),
+        let unreadable = |reason| ExpertFileError::Unreadable { origin: origin.to_string(), reason };
+        match read_rows(text).map_err(|error| unreadable(error.to_string()))? {
+            rows if rows.is_empty() => Err(unreadable("it has no row".to_string())),
+            rows => Ok(Self { origin: origin.to_string(), rows }),
         }
     }
 
@@ -172,6 +138,27 @@ mod tests {
             let error = rows(text, &[0], 1).unwrap_err();
             assert!(matches!(&error, ExpertFileError::Unreadable { .. }), "{text}: {error}");
             assert!(error.to_string().contains("map.json"), "{error}");
+        }
+        for (text, part) in [
+            (
+                "{\"physical_to_logical_map\": [0], \"more\": 1}",
+                "unknown field `more`, expected `physical_to_logical_map`",
+            ),
+            ("{\"physical_to_logical_map\": [0], \"physical_to_logical_map\": [0]}", "duplicate field"),
+            ("{}", "missing field `physical_to_logical_map`"),
+            (
+                "[-1]",
+                "integer `-1`, expected the number of an expert, counted from 0, or a list of them at line 1 column 3",
+            ),
+            ("[[1, -2]]", "integer `-2`, expected the number of an expert, counted from 0"),
+            ("[0.5]", "floating point `0.5`, expected the number of an expert"),
+            ("[[0], 1]", "expert 1 stands beside lists"),
+            ("[1, [0]]", "a list stands beside numbers of experts"),
+            ("[]", "it has no row"),
+            ("7", "integer `7`, expected a list of numbers of experts, or one for each layer"),
+        ] {
+            let error = rows(text, &[0], 1).unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains("enum") && !error.contains("u64"), "{text}: {error}");
         }
         let error = rows("[[0], [0]]", &[1, 2, 3], 7).unwrap_err().to_string();
         assert!(

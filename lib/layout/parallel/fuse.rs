@@ -49,7 +49,7 @@ impl FuseSide {
 
 /// A table as it is written.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with parts and into")]
 pub(super) struct FuseText {
     parts: Vec<String>,
     into: String,

@@ -98,6 +98,22 @@ fn numbers_that_do_not_divide_are_refused() {
     }
 }
 
+/// What the refusal says: of 8 query heads floor shares of 2, 3 and 3, of 2 key-value heads those of the rank's queries.
+#[test]
+fn heads_are_dealt_out_as_needed() {
+    let text = "[[store]]\nnames = [\"*.self_attn.{q,o}_proj.*\"]\nside = \"both\"\n\
+                heads = { of = \"query\", split = \"as-needed\" }\n\
+                [[store]]\nnames = [\"*.self_attn.{k,v}_proj.*\"]\nside = \"both\"\n\
+                heads = { of = \"key-value\", split = \"as-needed\" }\n";
+    let rules = Rules::embedded().unwrap().with_overrides(Rules::parse(text, "my.toml").unwrap());
+    let found = held(&model((8, 2), true), "tp=3", &rules).unwrap();
+    let expected = [(0..2, 0..1), (2..5, 0..2), (5..8, 1..2)].map(|(query, key_value)| {
+        let (queries, keys) = (rows(query), rows(key_value));
+        [queries.clone(), keys.clone(), keys, queries]
+    });
+    assert_eq!(found, expected);
+}
+
 /// Without numbers of heads rows are cut, as by a user's rule that says nothing of heads; padding has no heads either.
 #[test]
 fn rows_are_cut_where_heads_are_not_known() {

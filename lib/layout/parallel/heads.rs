@@ -4,19 +4,19 @@
 use super::FuseRuleError;
 use crate::layout::model::Dimensions;
 use crate::layout::{FusedForm, HeadSplit, Heads};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use std::fmt;
 
 /// `heads` as it is written.
-#[derive(Deserialize)]
-#[serde(untagged)]
 pub(super) enum HeadsText {
     Word(String),
     Counts(HeadCounts),
 }
 
 /// Numbers of heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "{ query = N, key_value = N }")]
 pub(super) struct HeadCounts {
     pub(super) query: u64,
     pub(super) key_value: u64,
@@ -93,6 +93,30 @@ impl HeadCounts {
             return Err(FuseRuleError::HeadsDiffer { into, extents, query, key_value });
         }
         Ok(Heads { query, key_value, size })
+    }
+}
+
+impl<'de> Deserialize<'de> for HeadsText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'de> Visitor<'de> for Text {
+            type Value = HeadsText;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("\"model\", or { query = N, key_value = N }")
+            }
+
+            fn visit_str<E: Error>(self, word: &str) -> Result<HeadsText, E> {
+                Ok(HeadsText::Word(word.to_string()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HeadsText, A::Error> {
+                HeadCounts::deserialize(MapAccessDeserializer::new(map)).map(HeadsText::Counts)
+            }
+        }
+
+        deserializer.deserialize_any(Text)
     }
 }
 

@@ -88,7 +88,7 @@ pub enum LayerFileError {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with num_layers and default_tensors")]
 struct FileText {
     #[serde(rename = "_comment")]
     _comment: Option<serde::de::IgnoredAny>,
@@ -97,7 +97,7 @@ struct FileText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with name, dims, tp_shard_dim and ep_shard_dim")]
 struct TensorText {
     #[serde(rename = "_comment")]
     _comment: Option<serde::de::IgnoredAny>,

@@ -84,6 +84,17 @@ fn published_layers_are_read() {
     assert_eq!(local_shapes(&multi, "layers.3.attention", "tp=2,ep=8")[0], [256, 2048, 4096]);
 }
 
+#[test]
+fn errors_name_no_types() {
+    for (text, part) in [
+        ("[]", "an object with num_layers and default_tensors"),
+        ("{\"num_layers\": 1, \"default_tensors\": [3]}", "an object with name, dims"),
+    ] {
+        let error = fail(text);
+        assert!(error.contains(part) && !error.contains("struct"), "{text}: {error}");
+    }
+}
+
 proptest! {
     #[test]
     fn damaged_files_are_read_or_refused(damage in prop::collection::vec((any::<u16>(), "[\\[\\]{}\":,0-9-]{0,3}"), 1..4)) {

@@ -10,6 +10,7 @@ mod axis;
 mod effect;
 mod error;
 mod expert_file;
+mod expert_text;
 mod fuse;
 mod fuse_error;
 mod fused;

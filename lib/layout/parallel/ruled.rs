@@ -213,9 +213,13 @@ impl Rules {
         let Some((found, (expert, _))) = found.and_then(|found| Some((found, found.matched.expert?))) else {
             return Ok(None);
         };
-        let count = model.dimensions().experts.map_or(counted, u64::from);
+        let stated = model.dimensions().experts.map(u64::from);
+        let count = stated.unwrap_or(counted);
         if expert >= count {
             let (rule, tensor) = (self.rule(found).origin.clone(), tensor.name.clone());
+            if stated.is_none() {
+                return Err(RulesError::ExpertNumber { rule, tensor, expert });
+            }
             return Err(RulesError::ExpertIndex { rule, tensor, expert, count });
         }
         Ok(Some((expert, count)))

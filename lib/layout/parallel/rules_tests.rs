@@ -45,6 +45,28 @@ fn bad_texts_name_file_and_line() {
 }
 
 #[test]
+fn bad_values_are_named_and_types_are_not() {
+    let fuse = |heads: &str| {
+        let text = "[[fuse]]\nparts = [\"a.q\", \"a.k\", \"a.v\"]\ninto = \"a.qkv\"\n";
+        fail(&format!("{text}{heads}\n")).to_string()
+    };
+    let store = |line: &str| fail(&format!("[[store]]\nnames = [\"a\"]\n{line}\n")).to_string();
+    for (error, part) in [
+        (fuse("heads = {query=64, keyvalue=8}"), "unknown field `keyvalue`, expected `query` or `key_value`"),
+        (fuse("heads = {query=64}"), "missing field `key_value`"),
+        (fuse("heads = 64"), "integer `64`, expected \"model\", or { query = N, key_value = N }"),
+        (fuse("heads = {query=-1, key_value=8}"), "integer `-1`"),
+        (fuse("heads = \"model\"\ndefault_heads = 3"), "integer `3`, expected { query = N, key_value = N }"),
+        (store("pad = 64"), "integer `64`, expected { dim = N, to = N } or { dim = N, multiple = N }"),
+        (store("crop = 64"), "integer `64`, expected { dim = N, to = N }"),
+        (store("heads = \"query\""), "string \"query\", expected { of = \"query\" } or { of = \"key-value\" }"),
+    ] {
+        let named = ["struct ", "enum ", "Text"].iter().find(|word| error.contains(**word));
+        assert!(error.contains(part) && named.is_none(), "{part}: {error}");
+    }
+}
+
+#[test]
 fn two_rules_may_agree_and_must_not_disagree() {
     let text = "[[rule]]\nnames = [\"*.w\"]\ntp = 0\n[[rule]]\nnames = [\"a.*\"]\ntp = 0\nep = \"replicate\"\n";
     let rules = Rules::parse(text, "x").unwrap();

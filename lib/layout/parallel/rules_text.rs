@@ -42,13 +42,13 @@ struct DocumentText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with names")]
 struct TiedText {
     names: Vec<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with names and what axes do")]
 struct RuleText {
     names: Vec<String>,
     tp: Option<toml::Value>,

@@ -250,6 +250,9 @@ fn experts_are_counted_from_the_names() {
     assert!(ruled.rule(6).unwrap().starts_with("moe.toml:"));
     let few = model.clone().with_dimensions(Dimensions { experts: Some(3), ..Dimensions::default() });
     assert!(matches!(rules.apply(&few), Err(RulesError::ExpertIndex { expert: 3, count: 3, .. })));
+    let last = format!("m.layers.0.mlp.experts.{}.up_proj.weight", u64::MAX);
+    let text = rules.apply(&self::model(&[(&last, shape)])).unwrap_err().to_string();
+    assert!(text.contains("counted from 0 to 18446744073709551614") && !text.contains("has 18446"), "{text}");
 }
 
 #[test]

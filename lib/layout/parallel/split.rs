@@ -28,7 +28,7 @@ const MOST_EXPERTS: u64 = 1 << 20;
 
 /// A table as it is written.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with from and parts")]
 pub(super) struct SplitText {
     from: String,
     parts: Vec<String>,

@@ -31,7 +31,7 @@ use serde::Deserialize;
 
 /// A `[[store]]` table as it is written.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with names and how they are stored")]
 pub(super) struct StoreText {
     names: Vec<String>,
     side: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct StoreText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "{ dim = N, to = N }")]
 struct CropText {
     #[serde(default)]
     dim: usize,
@@ -51,7 +51,7 @@ struct CropText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "{ dim = N, to = N } or { dim = N, multiple = N }")]
 struct PadText {
     #[serde(default)]
     dim: usize,
@@ -62,7 +62,7 @@ struct PadText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "{ of = \"query\" } or { of = \"key-value\" }")]
 struct HeadsOfText {
     of: String,
     query: Option<u64>,
@@ -72,7 +72,7 @@ struct HeadsOfText {
 
 /// A `[[scales]]` table as it is written.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with names, weight and block")]
 pub(super) struct ScaleText {
     names: Vec<String>,
     weight: Vec<String>,

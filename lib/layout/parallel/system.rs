@@ -66,7 +66,7 @@ pub enum SystemError {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with train and generation")]
 struct SystemText {
     #[serde(rename = "_comment")]
     _comment: Option<serde::de::IgnoredAny>,
@@ -75,7 +75,7 @@ struct SystemText {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with num_gpus and sizes such as tp_size")]
 struct SideText {
     #[serde(rename = "_comment")]
     _comment: Option<serde::de::IgnoredAny>,

@@ -80,6 +80,17 @@ fn published_systems_are_read() {
     }
 }
 
+#[test]
+fn errors_name_no_types() {
+    for (text, part) in [
+        ("[]".to_string(), "an object with train and generation"),
+        ("{\"train\": 3}".to_string(), "an object with num_gpus and sizes"),
+    ] {
+        let error = fail(&text);
+        assert!(error.contains(part) && !error.contains("struct"), "{text}: {error}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
