@@ -1,4 +1,4 @@
-//! Results where the user wants them. In: a path, `-` for standard output, a text. Out: a [`ResultFile`], which is placed
+//! Results where the user wants them. In: a path, `-` for standard output, a text or bytes. Out: a [`ResultFile`], which is placed
 //! when all is well. Guarantee: files appear whole or not at all, links followed; devices and pipes are written to as they
 //! are; a reader of standard output that has seen enough is no fault.
 
@@ -24,46 +24,47 @@ pub(crate) enum ResultFileError {
     },
 }
 
-/// A text on its way to a path.
+/// Contents on their way to a path.
 #[derive(Debug)]
 #[must_use = "a result that is not placed is dropped"]
 pub(crate) enum ResultFile {
-    StandardOutput(String),
+    StandardOutput(Vec<u8>),
     File(PendingFile),
     /// A device or pipe.
-    Open(PathBuf, String),
+    Open(PathBuf, Vec<u8>),
 }
 
 impl ResultFile {
-    /// Gets `text` ready for `path`; nothing is seen of it yet.
-    pub(crate) fn prepare(path: &Path, text: String) -> Result<Self, WriteError> {
+    /// Gets `contents` ready for `path`; nothing is seen of them yet.
+    pub(crate) fn prepare(path: &Path, contents: impl Into<Vec<u8>>) -> Result<Self, WriteError> {
+        let contents = contents.into();
         Ok(match target(path) {
-            Target::StandardOutput => Self::StandardOutput(text),
-            Target::Open(path) => Self::Open(path, text),
+            Target::StandardOutput => Self::StandardOutput(contents),
+            Target::Open(path) => Self::Open(path, contents),
             Target::File(path) if path.is_dir() => {
                 return Err(WriteError::Io { path, source: ErrorKind::IsADirectory.into() });
             }
             Target::File(path) => {
-                let write = |file: &mut dyn Write| file.write_all(text.as_bytes());
-                Self::File(PendingFile::write(&path, text.len() as u64, |file| write(file))?)
+                let write = |file: &mut dyn Write| file.write_all(&contents);
+                Self::File(PendingFile::write(&path, contents.len() as u64, |file| write(file))?)
             }
         })
     }
 
     /// Finds out whether results can be written to `path`.
     pub(crate) fn try_path(path: &Path) -> Result<(), WriteError> {
-        Self::prepare(path, String::new()).map(drop)
+        Self::prepare(path, Vec::new()).map(drop)
     }
 
     /// Lets it be seen.
     pub(crate) fn place(self) -> Result<(), ResultFileError> {
         match self {
-            Self::StandardOutput(text) => print(&text),
+            Self::StandardOutput(contents) => print_bytes(&contents),
             Self::File(file) => Ok(file.place()?),
-            Self::Open(path, text) => {
+            Self::Open(path, contents) => {
                 let opened = std::fs::OpenOptions::new().append(true).open(&path);
                 opened
-                    .and_then(|mut file| file.write_all(text.as_bytes()))
+                    .and_then(|mut file| file.write_all(&contents))
                     .map_err(|source| ResultFileError::Stream { path: path.display().to_string(), source })
             }
         }
@@ -96,9 +97,26 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == standard_output::NAME
 }
 
+/// The place that `path` names, links followed: two that are one place are equal, however they are written.
+pub(crate) fn place(path: &Path) -> PathBuf {
+    let by_folder = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    if is_standard_output(path) {
+        return path.to_path_buf();
+    }
+    path.canonicalize().ok().or_else(by_folder).unwrap_or_else(|| path.to_path_buf())
+}
+
 /// Writes to standard output.
 pub(crate) fn print(text: &str) -> Result<(), ResultFileError> {
-    standard_output::print(text).map_err(|source| ResultFileError::Stream { path: "standard output".into(), source })
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<(), ResultFileError> {
+    standard_output::print_bytes(bytes)
+        .map_err(|source| ResultFileError::Stream { path: "standard output".into(), source })
 }
 
 /// What a path for results is.

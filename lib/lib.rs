@@ -37,5 +37,5 @@ pub mod transport;
 /// What this build has, in one line.
 pub const BUILD: &str = env!("CROSSMESH_BUILD");
 
-/// Version of the wire, digest and file formats; ranks that differ refuse each other.
+/// Version of the wire and digest formats; ranks that differ refuse each other.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-const EXAMPLE: &str = "\
-  crossmesh plan --model deepseek-v3 --src ep=16,pp=8 --dst tp=16,dp=8 --topology gb200-nvl72:4/64 --simulate
+const EXAMPLE: &str =
+    "  crossmesh plan --model deepseek-v3 --src ep=16,pp=8 --dst tp=16,dp=8 --topology gb200-nvl72:4/64 --simulate
   crossmesh plan --case cases.json#NAME --json -
 
 Exit codes: 0 done, 1 the plan is not what a case expects, or a result cannot be written, 2 wrong arguments or files";
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RANK")]
     pub(super) explain: Option<u32>,
     /// Write the plan by the chosen route to this file, for --load and for programs
-    #[arg(long, value_name = "FILE", requires = "model")]
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "case")]
     pub(super) save: Option<PathBuf>,
     /// Write the results as JSON to this file; - writes them to standard output in one line, in place of the tables
     #[arg(long, value_name = "FILE")]

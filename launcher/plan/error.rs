@@ -58,10 +58,12 @@ pub(super) enum PlanCommandError {
     NoRoute { kind: String, injection: String },
     #[error("--explain {rank}: {title} has ranks 0 to {last}")]
     Explained { rank: u32, title: String, last: usize },
-    #[error("--json and --html both name {}; give each its own file", path.display())]
-    SameFile { path: PathBuf },
+    #[error("--{} and --{} both name {}; give each its own file", options[0], options[1], path.display())]
+    SameFile { options: [&'static str; 2], path: PathBuf },
     #[error("--save {}: a plan is saved to a file; give a path", path.display())]
     SaveTarget { path: PathBuf },
+    #[error("--load {}: it is no regular file; give one that crossmesh plan --save wrote", path.display())]
+    LoadTarget { path: PathBuf },
     #[error("--load")]
     Load(#[from] PlanFileError),
     #[error("--save")]

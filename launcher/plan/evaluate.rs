@@ -221,7 +221,8 @@ fn report(
         delivered_bytes: plan.delivered_bytes(),
         nic_bound_bytes,
         bound_seconds,
-        stages_one_by_one_seconds: stages.iter().map(|stage| stage.bound_seconds).sum(),
+        // Nothing at all adds up to -0.0.
+        stages_one_by_one_seconds: 0.0 + stages.iter().map(|stage| stage.bound_seconds).sum::<f64>(),
         stages,
         coverage: if coverage.without_source == 0 { "complete" } else { "incomplete" },
         without_source_bytes: coverage.without_source,

@@ -29,6 +29,7 @@ use progress::Progress;
 use report::Report;
 use saved::Loaded;
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Exit code of a plan that is not as it should be.
@@ -71,11 +72,7 @@ fn plan(arguments: &Arguments) -> Result<(), PlanCommandError> {
 
 /// Finds out whether all results can be written, before anything is planned.
 fn check_targets(arguments: &Arguments) -> Result<(), PlanCommandError> {
-    if let (Some(json), Some(html)) = (&arguments.json, &arguments.html)
-        && json == html
-    {
-        return Err(PlanCommandError::SameFile { path: json.clone() });
-    }
+    check_apart(arguments)?;
     if let Some(path) = arguments.save.as_deref().filter(|path| result_file::is_standard_output(path)) {
         return Err(PlanCommandError::SaveTarget { path: path.to_path_buf() });
     }
@@ -83,6 +80,32 @@ fn check_targets(arguments: &Arguments) -> Result<(), PlanCommandError> {
         if let Some(path) = path {
             ResultFile::try_path(path).map_err(|source| PlanCommandError::Target { option, source })?;
         }
+    }
+    Ok(())
+}
+
+/// Refuses a result in the place of another one or of a file that is read.
+fn check_apart(arguments: &Arguments) -> Result<(), PlanCommandError> {
+    let case = arguments.case.as_deref().map(|text| PathBuf::from(text.split_once('#').map_or(text, |parts| parts.0)));
+    let read = [
+        ("load", &arguments.load),
+        ("case", &case),
+        ("model", &arguments.model),
+        ("system", &arguments.system),
+        ("rules", &arguments.rules),
+        ("expert-map-src", &arguments.expert_map_src),
+        ("expert-map-dst", &arguments.expert_map_dst),
+    ];
+    let read = read.into_iter().filter(|(_, path)| path.as_ref().is_some_and(|path| path.exists()));
+    let mut taken: Vec<(&'static str, PathBuf)> =
+        read.filter_map(|(option, path)| Some((option, result_file::place(path.as_ref()?)))).collect();
+    for (option, path) in [("save", &arguments.save), ("json", &arguments.json), ("html", &arguments.html)] {
+        let Some(path) = path else { continue };
+        let place = result_file::place(path);
+        if let Some(&(other, _)) = taken.iter().find(|(_, taken)| *taken == place) {
+            return Err(PlanCommandError::SameFile { options: [other, option], path: path.clone() });
+        }
+        taken.push((option, place));
     }
     Ok(())
 }
@@ -116,7 +139,8 @@ fn write(arguments: &Arguments, jobs: &[Job], evaluated: &[Evaluated]) -> Result
         results.push(ResultFile::prepare(path, text).map_err(target("html"))?);
     }
     if let (Some(path), [job], [one]) = (&arguments.save, jobs, evaluated) {
-        saved::save(job, one, path)?;
+        let bytes = saved::bytes(job, one, path)?;
+        results.push(ResultFile::prepare(path, bytes).map_err(target("save"))?);
     }
     for result in results {
         result.place()?;

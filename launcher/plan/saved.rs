@@ -1,4 +1,4 @@
-//! Plans as files, for `--save` and `--load`. In: a job and its chosen route, or a file. Out: a file, or a job as it was
+//! Plans as files, for `--save` and `--load`. In: a job and its chosen route, or a file. Out: bytes, or a job as it was
 //! saved. Guarantee: the library's own files; one that is damaged, of another version, or made for another cluster than
 //! the one that is named is refused.
 
@@ -12,10 +12,10 @@ use crossmesh::route::{PlanFileError, RouteOptions, SavedPlan};
 use crossmesh::topology::Synthetic;
 use std::path::{Path, PathBuf};
 
-/// Writes the plan of `job` by the chosen route.
-pub(super) fn save(job: &Job, evaluated: &Evaluated, path: &Path) -> Result<(), PlanCommandError> {
-    let plan = SavedPlan::new(job.manifest.clone(), &job.machine.topology, evaluated.options)?;
-    plan.save(path).map_err(PlanCommandError::Save)
+/// The file of the plan of `job` by the chosen route; `path` is its name in errors.
+pub(super) fn bytes(job: &Job, evaluated: &Evaluated, path: &Path) -> Result<Vec<u8>, PlanCommandError> {
+    let plan = SavedPlan::for_machine(job.manifest.clone(), &job.machine, evaluated.options)?;
+    plan.to_bytes(path).map_err(PlanCommandError::Save)
 }
 
 /// A plan that was read.
@@ -27,6 +27,9 @@ pub(super) struct Loaded {
 
 impl Loaded {
     pub(super) fn read(path: &Path) -> Result<Self, PlanCommandError> {
+        if path.metadata().is_ok_and(|facts| !facts.is_file()) {
+            return Err(PlanCommandError::LoadTarget { path: path.to_path_buf() });
+        }
         let unread = |source| PlanFileError::Io { path: path.to_path_buf(), source };
         let bytes = plain_file::read(path).map_err(unread)?;
         Ok(Self { path: path.to_path_buf(), plan: SavedPlan::from_bytes(&bytes, path)? })
@@ -50,7 +53,7 @@ impl Loaded {
             return Err(PlanCommandError::TooManyRanks { sources, destinations, most: MOST_RANKS });
         }
         let machine = cluster.machine(&[sources, destinations])?;
-        self.plan.expect(&machine.topology, self.plan.options.with_environment()?, &self.path)?;
+        self.plan.expect_machine(&machine, self.plan.options.with_environment()?, &self.path)?;
         Ok(Job {
             title: format!("{}, as saved", self.path.display()),
             sides: [sources, destinations].map(|ranks| counted(ranks, "rank")),

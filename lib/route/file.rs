@@ -1,5 +1,6 @@
-//! Plans as files. In: a manifest, options, topology. Out: a file, and back. Guarantee: versioned and checksummed; what is
-//! read passes all checks that building passes; a file of another version, topology or route is refused with both values.
+//! Plans as files. In: a manifest, options, topology, maybe a machine. Out: a file, and back. Guarantee: versioned and
+//! checksummed; what is read passes all checks that building passes; a file of another version, topology, machine or route
+//! is refused with both values. Links are followed, and only regular files are replaced, by whole ones.
 //!
 //! A file holds what a plan follows from, and the digest that ranks compare before the first byte. What a rank derives from
 //! it (cells, flows) is not in it: deriving it takes less time than reading the manifest does, it differs from rank to
@@ -9,14 +10,14 @@
 //! little-endian.
 
 use super::RouteOptions;
-use crate::PROTOCOL_VERSION;
 use crate::base::Rank;
 use crate::layout::Layout;
 use crate::plan::{Digest, Manifest, ManifestDigest, PlanError, Transform};
-use crate::topology::Topology;
+use crate::topology::{LinkRate, Machine, Topology};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,8 +40,14 @@ pub enum PlanFileError {
         #[source]
         source: io::Error,
     },
+    /// It would replace a pipe, a device or a folder.
+    #[error("{path:?} is no regular file; save the plan to a regular file or under a new name")]
+    NotRegular {
+        /// What is there.
+        path: PathBuf,
+    },
     /// It is something else.
-    #[error("{path:?} is no plan file: it begins with {found:02x?}; write one with SavedPlan::save")]
+    #[error("{path:?} is no plan file: it begins with {found:02x?}; give one that crossmesh plan --save wrote")]
     Magic {
         /// The file.
         path: PathBuf,
@@ -146,6 +153,34 @@ pub struct SavedPlan {
     pub options: RouteOptions,
     /// Per rank its node and its domain.
     places: Vec<(u32, u32)>,
+    /// Where a machine was named.
+    machine: Option<MachineMark>,
+}
+
+/// What tells machines apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct MachineMark {
+    name: String,
+    /// Of places, devices, cards and rates; names may differ.
+    digest: Digest,
+}
+
+impl MachineMark {
+    fn new(machine: &Machine) -> Self {
+        let Machine { name, topology, devices, nics, nvlink } = machine;
+        let rails: Vec<Option<u32>> = (0..topology.size() as u32).map(|rank| topology.rail(Rank(rank))).collect();
+        let devices: Vec<(u32, &[u32])> = devices.iter().map(|device| (device.gpu, &device.nics[..])).collect();
+        let rate = |rate: &LinkRate| (rate.bytes_per_second, rate.latency_ns);
+        let nics: Vec<(u64, u64)> = nics.iter().map(|nic| rate(&nic.rate)).collect();
+        // Numbers alone, whatever fields are called.
+        let text = format!("{:?} {rails:?} {devices:?} {nics:?} {:?}", places(topology), rate(nvlink));
+        Self { name: name.clone(), digest: Sha256::digest(text).into() }
+    }
+
+    /// As a person sees it: names may be equal where rates are not.
+    fn text(&self) -> String {
+        format!("{} ({})", self.name, hexadecimal(&self.digest[..4]))
+    }
 }
 
 /// What stands in the file.
@@ -155,6 +190,7 @@ struct Content {
     places: Vec<(u32, u32)>,
     layouts: Vec<Layout>,
     tensors: Vec<StoredTensor>,
+    machine: Option<MachineMark>,
     digest: Digest,
 }
 
@@ -202,11 +238,31 @@ fn digest(manifest: &Manifest, options: RouteOptions, places: &[(u32, u32)]) -> 
     ManifestDigest::new(manifest, format!("{} {} {places:?}", options.kind, options.injection).as_bytes()).root
 }
 
+/// The regular file that `path` is or leads to, or a name that is free.
+fn target(path: &Path) -> Result<PathBuf, PlanFileError> {
+    let failed = |source| PlanFileError::Io { path: path.to_path_buf(), source };
+    match std::fs::metadata(path) {
+        Ok(facts) if facts.is_file() => path.canonicalize().map_err(failed),
+        Ok(_) => Err(PlanFileError::NotRegular { path: path.to_path_buf() }),
+        // A link that leads nowhere stays as it is.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(path.to_path_buf()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
 impl SavedPlan {
+    /// Version of the files that this build writes and reads; it goes up with every other layout of them.
+    pub const VERSION: u32 = 2;
+
     /// A plan for the ranks of `topology`.
     pub fn new(manifest: Arc<Manifest>, topology: &Topology, options: RouteOptions) -> Result<Self, PlanError> {
         manifest.check_ranks(topology.size())?;
-        Ok(Self { manifest, options, places: places(topology) })
+        Ok(Self { manifest, options, places: places(topology), machine: None })
+    }
+
+    /// A plan for the ranks of `machine`; [`SavedPlan::expect_machine`] refuses any other.
+    pub fn for_machine(manifest: Arc<Manifest>, machine: &Machine, options: RouteOptions) -> Result<Self, PlanError> {
+        Ok(Self { machine: Some(MachineMark::new(machine)), ..Self::new(manifest, &machine.topology, options)? })
     }
 
     /// Ranks of the job that it is for.
@@ -214,14 +270,16 @@ impl SavedPlan {
         self.places.len()
     }
 
-    /// Writes it to a file, under another name first: a file that exists is whole.
+    /// Writes it to a file, under another name first: a file that exists is whole. Links are followed; what is no regular
+    /// file is refused.
     pub fn save(&self, path: &Path) -> Result<(), PlanFileError> {
         let failed = |source| PlanFileError::Io { path: path.to_path_buf(), source };
-        let bytes = self.to_bytes().map_err(|source| PlanFileError::Content { path: path.to_path_buf(), source })?;
-        let mut part = path.as_os_str().to_owned();
+        let bytes = self.to_bytes(path)?;
+        let target = target(path)?;
+        let mut part = target.as_os_str().to_owned();
         part.push(format!(".{}.part", std::process::id()));
         let part = PathBuf::from(part);
-        let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+        let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, &target));
         if written.is_err() {
             // What is left of it is of no use; the first error counts.
             let _ = std::fs::remove_file(&part);
@@ -229,7 +287,8 @@ impl SavedPlan {
         written.map_err(failed)
     }
 
-    fn to_bytes(&self) -> Result<Vec<u8>, postcard::Error> {
+    /// The bytes of its file; `path` is its name in errors.
+    pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, PlanFileError> {
         let mut layouts = Layouts::default();
         let tensors = self.manifest.tensors().iter().map(|tensor| StoredTensor {
             name: tensor.name.clone(),
@@ -243,10 +302,12 @@ impl SavedPlan {
             places: self.places.clone(),
             layouts: layouts.list,
             tensors,
+            machine: self.machine.clone(),
             digest: digest(&self.manifest, self.options, &self.places),
-        })?;
+        });
+        let content = content.map_err(|source| PlanFileError::Content { path: path.to_path_buf(), source })?;
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(PROTOCOL_VERSION.to_le_bytes());
+        bytes.extend(Self::VERSION.to_le_bytes());
         bytes.extend((content.len() as u64).to_le_bytes());
         bytes.extend(&content);
         bytes.extend(Sha256::digest(&content));
@@ -263,7 +324,8 @@ impl SavedPlan {
     pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, PlanFileError> {
         let path = path.to_path_buf();
         let content = unwrap(bytes, &path)?;
-        let Content { options, places, layouts, tensors, digest: stated } = match postcard::from_bytes(content) {
+        let Content { options, places, layouts, tensors, machine, digest: stated } = match postcard::from_bytes(content)
+        {
             Ok(content) => content,
             Err(source) => return Err(PlanFileError::Content { path, source }),
         };
@@ -289,18 +351,12 @@ impl SavedPlan {
             let (found, expected) = (hexadecimal(&stated), hexadecimal(&computed));
             return Err(PlanFileError::Digest { path, found, expected });
         }
-        Ok(Self { manifest: Arc::new(manifest), options, places })
+        Ok(Self { manifest: Arc::new(manifest), options, places, machine })
     }
 
     /// Refuses a plan for other ranks, nodes, domains or another route than those of this job; `path` is its file.
     pub fn expect(&self, topology: &Topology, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
-        let other =
-            |what: &str, found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| PlanFileError::Other {
-                path: path.to_path_buf(),
-                what: what.to_string(),
-                found: found.to_string(),
-                expected: expected.to_string(),
-            };
+        let other = |what: &str, found: &dyn Display, expected: &dyn Display| other(path, what, found, expected);
         if self.options.kind != options.kind {
             return Err(other("route", &self.options.kind, &options.kind));
         }
@@ -318,6 +374,21 @@ impl SavedPlan {
             false => Err(other(&format!("rank {rank} in domain"), &found.1, &expected.1)),
         }
     }
+
+    /// The same for a plan of [`SavedPlan::for_machine`], which also refuses other devices, cards and rates. A plan that
+    /// names no machine is held to ranks, nodes and domains.
+    pub fn expect_machine(&self, machine: &Machine, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
+        let here = MachineMark::new(machine);
+        match self.machine.as_ref().filter(|made| made.digest != here.digest) {
+            Some(made) => Err(other(path, "cluster", &made.text(), &here.text())),
+            None => self.expect(&machine.topology, options, path),
+        }
+    }
+}
+
+fn other(path: &Path, what: &str, found: &dyn Display, expected: &dyn Display) -> PlanFileError {
+    let (what, found, expected) = (what.to_string(), found.to_string(), expected.to_string());
+    PlanFileError::Other { path: path.to_path_buf(), what, found, expected }
 }
 
 /// The content of a whole, undamaged file of this version.
@@ -331,8 +402,8 @@ fn unwrap<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8], PlanFileError> {
     };
     let short = || PlanFileError::Length { path: path(), found: bytes.len() as u64, expected: HEAD as u64 };
     let version = number(8..12).ok_or_else(short)? as u32;
-    if version != PROTOCOL_VERSION {
-        return Err(PlanFileError::Version { path: path(), found: version, expected: PROTOCOL_VERSION });
+    if version != SavedPlan::VERSION {
+        return Err(PlanFileError::Version { path: path(), found: version, expected: SavedPlan::VERSION });
     }
     let length = number(12..HEAD).ok_or_else(short)?;
     let expected = length.saturating_add((HEAD + CHECKSUM) as u64);

@@ -2,6 +2,8 @@
 
 use crate::job::{Finished, crossmesh, finish};
 use serde_json::{Value, json};
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Cases by hand, and those that the test bench shares with other tools.
@@ -284,7 +286,7 @@ fn plans_are_saved_and_loaded() {
     let saved = planned(&empty);
     assert_eq!(planned(&["--load", file])["per_rank"], saved["per_rank"]);
     planned(&[QWEN, &["--topology", "gb200-nvl72:2/16", "--injection", "single", "--save", file]].concat());
-    refused(&["--topology", "hgx-h100"], &["was made for", "rank 4 on node 1, and here it is 0"]);
+    refused(&["--topology", "hgx-h100"], &["made for cluster gb200-nvl72:2/16 (", "and here it is hgx-h100 ("]);
     refused(&["--route", "flat"], &["cannot be used with"]);
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
@@ -294,6 +296,60 @@ fn plans_are_saved_and_loaded() {
     bytes[8] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     refused(&[], &["has version"]);
+}
+
+/// Equal nodes and domains, other links.
+#[test]
+fn saved_plans_are_for_the_links_that_they_were_made_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan");
+    let file = path.to_str().unwrap();
+    planned(&["--model", "qwen3-32b", "--src", "tp=2", "--dst", "tp=4", "--topology", "dgx-a100:2", "--save", file]);
+    planned(&["--load", file, "--topology", "dgx-a100:2"]);
+    for other in ["hgx-h100:2", "2x[8gpu,8nic@20GB,nvlink300GB]", "2x[8gpu,8nic@25GB,nvlink450GB]"] {
+        let ended = plan(&["--load", file, "--topology", other]);
+        assert_eq!((ended.code, ended.output.as_str()), (Some(2), ""), "{}", ended.error);
+        for part in ["made for cluster dgx-a100:2 (", &format!("and here it is {other} (")] {
+            assert!(ended.error.contains(part), "{part} in {}", ended.error);
+        }
+    }
+}
+
+#[test]
+fn plans_are_saved_where_other_results_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, link, pipe] = ["file", "link", "pipe"].map(|name| folder.path().join(name));
+    let save = |path: &Path| {
+        planned(&["--model", "qwen3-32b", "--src", "tp=2", "--dst", "tp=1", "--save", path.to_str().unwrap()]);
+    };
+    std::fs::write(&file, "before").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    save(&link);
+    assert!(link.is_symlink(), "the link is still one");
+    let saved = std::fs::read(&file).unwrap();
+    planned(&["--load", file.to_str().unwrap()]);
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Opened without its writer; what is saved fits into it.
+    let mut reader = std::fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&pipe).unwrap();
+    save(&pipe);
+    assert!(pipe.metadata().unwrap().file_type().is_fifo(), "the pipe is still one");
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert_eq!(read, saved);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing else is left");
+}
+
+#[test]
+fn one_stage_has_no_sum() {
+    let report = planned(&["--model", "qwen3-32b", "--src", "tp=2", "--dst", "tp=1"]);
+    let sum = report["stages_one_by_one_seconds"].as_f64().unwrap();
+    assert!(report["stages"] == json!([]) && sum == 0.0 && sum.is_sign_positive(), "{sum:?}");
+}
+
+#[test]
+fn examples_stand_in_one_column() {
+    let help = plan(&["--help"]).output;
+    assert_eq!(help.matches("\n  crossmesh plan --").count(), 2, "{help}");
 }
 
 #[test]

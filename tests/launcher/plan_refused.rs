@@ -101,6 +101,10 @@ fn wrong_specs_and_clusters() {
         ("--src tp=2 --dst tp=1 --explain 3", &["--explain 3", "ranks 0 to 2"]),
         ("--src tp=2 --dst tp=1 --rules llamas", &["\"llamas\""]),
         ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),
+        ("--src tp=2 --dst tp=1 --json @same --html @./same", &["--json and --html both name"]),
+        ("--src tp=2 --dst tp=1 --save @same --json @same", &["--save and --json both name"]),
+        ("--src tp=2 --dst tp=1 --save @./same --html @same", &["--save and --html both name"]),
+        ("--src tp=2 --dst tp=1 --json @m.model.json", &["--model and --json both name"]),
         ("--src tp=2 --dst tp=1 --json @absent/out.json", &["--json", "absent", "No such file"]),
         ("--src tp=2 --dst tp=1 --case x.json", &["cannot be used with"]),
         ("--src tp=2 --dst tp=1 --save -", &["--save -", "give a path"]),
@@ -114,6 +118,26 @@ fn wrong_specs_and_clusters() {
         refused(&[], &format!("--model qwen3-32b --src tp={tensor} --dst tp=1"), &parts);
         refused(&[], &format!("--model qwen3-32b --src tp=1 --dst tp={tensor}"), &parts);
     }
+}
+
+#[test]
+fn wrong_plan_files() {
+    let files = [("plan", "no plan")];
+    refused(&files, "--load @plan --json @plan", &["--load and --json both name"]);
+    refused(&files, "--load @plan --html @./plan", &["--load and --html both name"]);
+    refused(&files, "--load @plan", &["is no plan file", "give one that crossmesh plan --save wrote"]);
+    refused(&files, "--load @.", &["it is no regular file; give one that crossmesh plan --save wrote"]);
+    refused(&[], "--load @absent", &["absent", "No such file"]);
+    let cases = fs::read_to_string(here("../tests/planner/cases.json")).unwrap();
+    refused(&[("c.json", &cases)], "--case @c.json --save @plan", &["--save <FILE>", "cannot be used with"]);
+    let links = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| links.path().join(name));
+    fs::write(&one, "before").unwrap();
+    std::os::unix::fs::symlink("one", &other).unwrap();
+    let results = format!("--save {} --json {}", one.display(), other.display());
+    let arguments = format!("--model @m.model.json --src tp=2 --dst tp=1 {results}");
+    refused(&[("m.model.json", MODEL)], &arguments, &["--save and --json both name"]);
+    assert_eq!(fs::read_to_string(one).unwrap(), "before");
 }
 
 #[test]

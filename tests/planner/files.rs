@@ -2,11 +2,10 @@
 
 use super::random::cases;
 use super::{all_options, layout};
-use crossmesh::PROTOCOL_VERSION;
 use crossmesh::layout::{Dtype, Placement};
 use crossmesh::plan::{Manifest, ManifestDigest};
 use crossmesh::route::{PlanFileError, RouteOptions, SavedPlan};
-use crossmesh::topology::Topology;
+use crossmesh::topology::{LinkRate, Machine, Topology};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,10 +85,10 @@ fn what_does_not_fit_is_refused_with_both_values() {
     let bytes = saved(&plan);
     let text = |error: PlanFileError| error.to_string();
     let mut other = bytes.clone();
-    other[8..12].copy_from_slice(&(PROTOCOL_VERSION + 6).to_le_bytes());
+    other[8..12].copy_from_slice(&(SavedPlan::VERSION + 6).to_le_bytes());
     let error = text(read(&other).unwrap_err());
-    assert!(error.contains(&format!("version {}", PROTOCOL_VERSION + 6)), "{error}");
-    assert!(error.contains(&format!("reads version {PROTOCOL_VERSION}")), "{error}");
+    assert!(error.contains(&format!("version {}", SavedPlan::VERSION + 6)), "{error}");
+    assert!(error.contains(&format!("reads version {}", SavedPlan::VERSION)), "{error}");
     for cut in [0, 3, 8, 11, 19, 20, bytes.len() - 1] {
         let error = read(&bytes[..cut]).unwrap_err();
         let expected = if cut < 8 {
@@ -112,4 +111,49 @@ fn what_does_not_fit_is_refused_with_both_values() {
     assert!(single.contains("injection striped, and here it is single"), "{single}");
     assert!(matches!(SavedPlan::load(Path::new("/nowhere/at.plan")), Err(PlanFileError::Io { .. })));
     assert!(plan.save(Path::new("/nowhere/at.plan")).is_err());
+}
+
+#[test]
+fn links_are_followed_and_only_regular_files_replaced() {
+    let plan = example().0;
+    let folder = tempfile::tempdir().unwrap();
+    let [file, link, nowhere, pipe] = ["file", "link", "nowhere", "pipe"].map(|name| folder.path().join(name));
+    std::fs::write(&file, "before").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    plan.save(&link).unwrap();
+    assert!(link.is_symlink() && SavedPlan::load(&file).is_ok());
+    std::os::unix::fs::symlink("absent", &nowhere).unwrap();
+    assert!(matches!(plan.save(&nowhere), Err(PlanFileError::Io { .. })));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [&pipe, folder.path()] {
+        let error = plan.save(path).unwrap_err();
+        assert!(matches!(&error, PlanFileError::NotRegular { path: named } if named == path), "{error}");
+    }
+    let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&pipe.metadata().unwrap().file_type());
+    assert!(is_pipe && nowhere.is_symlink(), "both are what they were");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4, "nothing is left");
+}
+
+#[test]
+fn other_machines_with_equal_places_are_refused() {
+    let (plain, topology) = example();
+    let machine = |name: &str, nic, nvlink| {
+        Machine::one_nic_each(name, topology.clone(), LinkRate::network(nic), LinkRate::nvlink(nvlink))
+    };
+    let (here, options) = (machine("here", 50, 450), RouteOptions::default());
+    let plan = SavedPlan::for_machine(plain.manifest.clone(), &here, options).unwrap();
+    let plan = read(&saved(&plan)).unwrap();
+    let expect = |plan: &SavedPlan, machine: &Machine| plan.expect_machine(machine, options, Path::new(NAME));
+    assert!(expect(&plan, &here).is_ok() && expect(&plan, &machine("by another name", 50, 450)).is_ok());
+    assert!(plan.expect(&topology, options, Path::new(NAME)).is_ok(), "a job has a topology and no machine");
+    for other in [machine("there", 25, 450), machine("there", 50, 300)] {
+        let error = expect(&plan, &other).unwrap_err().to_string();
+        assert!(error.contains("made for cluster here (") && error.contains("here it is there ("), "{error}");
+        assert!(expect(&plain, &other).is_ok(), "it names no machine");
+    }
+    let mut shared = machine("here", 50, 450);
+    shared.devices[3].nics = vec![2];
+    assert!(matches!(expect(&plan, &shared), Err(PlanFileError::Other { .. })));
+    let moved = Machine::one_nic_each("m", Topology::from_domains(&[0, 0, 0, 1]), here.nics[0].rate, here.nvlink);
+    assert!(expect(&plain, &moved).unwrap_err().to_string().contains("rank 2 in domain 1, and here it is 0"));
 }

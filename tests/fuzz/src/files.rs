@@ -2,7 +2,6 @@
 //! accepted survives being written and read again, or being used for a small job.
 
 use super::{ORIGIN, bytes_of, text};
-use crossmesh::PROTOCOL_VERSION;
 use crossmesh::base::Rank;
 use crossmesh::layout::model::{Model, ModelTensor};
 use crossmesh::layout::parallel::{
@@ -177,7 +176,7 @@ pub(crate) fn plan(bytes: &[u8]) -> bool {
 
 /// The file of a content.
 fn sealed(content: &[u8]) -> Vec<u8> {
-    let (version, length) = (PROTOCOL_VERSION.to_le_bytes(), (content.len() as u64).to_le_bytes());
+    let (version, length) = (SavedPlan::VERSION.to_le_bytes(), (content.len() as u64).to_le_bytes());
     [MAGIC, &version, &length, content, &Sha256::digest(content)].concat()
 }
 
