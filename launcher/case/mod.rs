@@ -215,7 +215,7 @@ mod tests {
         }
         let error = changed("[4, 8]", "[18446744073709551615, 2]");
         assert_eq!(error.matches("use a smaller shape").count(), 1, "{error}");
-        assert!(error.contains("case \"a#b\"") && error.contains("[18446744073709551615, 2]"), "{error}");
+        assert!(error.contains("case \"a#b\"") && error.contains("[18446744073709551615, 2"), "{error}");
         assert!(refusal("[]").contains("holds no case"));
         let error = refusal("[1]");
         assert!(error.contains("integer `1`, expected an object with name") && !error.contains("struct"), "{error}");

@@ -108,8 +108,9 @@ pub enum PlanError {
     },
     /// More than can be counted.
     #[error(
-        "{tensors} tensors of {bytes} bytes, the largest of them {largest:?}, on {ranks} ranks would be more than the {} bytes \
+        "{tensors} tensor{} of {bytes} bytes, the largest of them {largest:?}, on {ranks} ranks would be more than the {} bytes \
          that 64 bits can count; split the manifest",
+        if *tensors == 1 { "" } else { "s" },
         u64::MAX
     )]
     TooLarge {
