@@ -156,8 +156,7 @@ impl Channel {
             element(call.dtype)?;
         }
         // Entered here once, not anew for every question to the driver.
-        let device = self.device().clone();
-        let _current = device.enter()?;
+        let _current = self.device().enter()?;
         let captured = self.enter(stream)?;
         let (needed, made) = self.sizes(call)?;
         let places = Places {
