@@ -5,8 +5,8 @@
 //! no byte of a source is read after its rank's wait has returned; no wait outlives its deadline.
 //!
 //! `program` turns flows into this rank's items (pure), `bind` gives them addresses, `execution` is the
-//! state machine, `engine` runs it under whoever waits, `request` is the handle. `gpu` is what takes their place for
-//! tensors on GPUs.
+//! state machine, `engine` runs it under whoever waits, `request` is the handle. `gpu` is what takes their place, or
+//! follows them inside domains, for tensors on GPUs.
 
 mod agree;
 mod alarm;
@@ -33,6 +33,7 @@ mod program;
 mod reach;
 mod request;
 mod rest;
+mod runner;
 mod signals;
 mod sums;
 mod tensors;
@@ -42,7 +43,7 @@ pub(crate) use agree::{commit, gather};
 pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;
-pub(crate) use gpu::{Agreed, agree_handles, are_near, broken_link};
+pub(crate) use gpu::{Agreed, Near, agree_handles, are_near, broken_link};
 pub use gpu::{LinkFacts, LinkVerdict, MappedMemories, test_links};
 pub use group::{Group, LinkNumbers, Mapped, Peering};
 pub use program::{ProgramSummary, program_summary};

@@ -3,12 +3,13 @@
 
 use super::agree::{Agreement, chain, first_fault, gather};
 use super::budget::Staging;
+use super::gpu::Shape;
 use super::prepare::reach;
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
 use crate::plan::{Manifest, Plan};
 use crate::route::{Coverage, LocalFlow, RankTraffic, RouteOptions, Traffic};
-use crate::route::{check_for, plan_for, route_for, traffic_of};
+use crate::route::{check_for, cut_flows, plan_for, route_for, traffic_of};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Planned {
     pub(super) plan: Plan,
     pub(super) flows: Vec<LocalFlow>,
+    /// Flows inside its domain that GPUs run behind the others, where a shape says so.
+    pub(super) inside: Vec<LocalFlow>,
     pub(super) time: Duration,
     statement: Statement,
 }
@@ -43,7 +46,7 @@ struct Statement {
 pub(super) struct Routes {
     /// Most edges between a root and another rank.
     pub(super) hops: u32,
-    /// Per domain the ranks that copy into others' tensors.
+    /// Per domain of the hosts the ranks that copy into others' tensors.
     pub(super) feeders: Vec<usize>,
     pub(super) flows: usize,
     pub(super) unique_bytes: u64,
@@ -55,10 +58,11 @@ pub(super) struct Routes {
     pub(super) staging: Vec<Staging>,
 }
 
-/// Plans, routes and proves this rank's share; `topology` is what the route counts crossings by.
+/// Plans, routes and proves this rank's share; `topology` is what the route counts crossings by, `shape` says inside which of
+/// its domains GPUs run what there is.
 pub(super) fn plan(
     group: &Group,
-    topology: &Topology,
+    (topology, shape): (&Topology, Option<&Shape>),
     manifest: &Arc<Manifest>,
     options: RouteOptions,
     agreement: &Agreement,
@@ -67,19 +71,29 @@ pub(super) fn plan(
     let plan = plan_for(manifest, topology, options, group.rank)?;
     let flows = route_for(&plan, topology, options, group.rank);
     let coverage = check_for(&plan, &flows, group.rank)?;
+    let traffic = traffic_of(&flows, topology, group.rank);
+    let begins = flows.iter().filter(|flow| flow.path.root() == group.rank).count() as u64;
+    let (flows, inside) = match shape {
+        Some(shape) => {
+            let cut = |domain| shape.is_direct(domain);
+            let parts = cut_flows(&plan, topology, options, (&flows, group.rank), cut);
+            (parts.outside, parts.inside)
+        }
+        None => (flows, Vec::new()),
+    };
     let lowest = |class: &&crate::plan::CellClass| class.holders.first() == Some(&group.rank);
     let statement = Statement {
         hops: flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0),
         // Who feeds does not depend on the size of chunks.
-        feeds: reach(group, agreement, 0).is_feeder(topology, &flows, group.rank),
-        flows: flows.iter().filter(|flow| flow.path.root() == group.rank).count() as u64,
+        feeds: reach(group, agreement, 0).is_feeder(&group.topology, &flows, group.rank),
+        flows: begins,
         unique: plan.classes().iter().filter(lowest).map(|class| class.bytes).sum(),
         coverage,
-        traffic: traffic_of(&flows, topology, group.rank),
+        traffic,
         takes_part: !flows.is_empty(),
         staging: group.staging.statement(),
     };
-    Ok(Planned { plan, flows, time: begun.elapsed(), statement })
+    Ok(Planned { plan, flows, inside, time: begun.elapsed(), statement })
 }
 
 /// Puts the ranks' statements together; an error of any rank is an error of all.
@@ -95,9 +109,9 @@ pub(super) fn add_up(
     let faults = all.iter().map(|stated| stated.as_ref().err().map(String::as_str));
     let planned = first_fault(group, faults, planned)?;
     let all: Vec<Statement> = all.into_iter().flatten().collect();
-    let mut feeders = vec![0; topology.domain_count()];
+    let mut feeders = vec![0; group.topology.domain_count()];
     for (rank, statement) in all.iter().enumerate() {
-        feeders[topology.domain(Rank(rank as u32)).index()] += usize::from(statement.feeds);
+        feeders[group.topology.domain(Rank(rank as u32)).index()] += usize::from(statement.feeds);
     }
     let mut coverage = Coverage::default();
     all.iter().for_each(|statement| coverage += statement.coverage);

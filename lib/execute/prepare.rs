@@ -18,6 +18,7 @@ use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
 use crate::plan::Plan;
 use crate::route::LocalFlow;
+use crate::topology::Topology;
 use crate::transport::{Capabilities, RegionId, Rights, register_span};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -136,9 +137,10 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
     }
 }
 
-/// Prepares this rank's part.
+/// Prepares this rank's part; `topology` has the domains that flows were cut by.
 pub(super) fn prepare(
     group: &Group,
+    topology: &Topology,
     plan: &Plan,
     flows: &[LocalFlow],
     local: &LocalTensors,
@@ -148,7 +150,7 @@ pub(super) fn prepare(
     let (chunk, allowance) = budget::share(&routes.staging, agreement.chunk, routes.hops)?;
     let reach = reach(group, agreement, chunk);
     let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
-    let program = compile(plan, flows, &group.topology, &reach, (group.rank, helped));
+    let program = compile(plan, flows, topology, &reach, (group.rank, helped));
     let direct = direct_items(group, &program, plan, local)?;
     let packed = packed_pushes(&program, plan, local, &direct)?;
     let slots = slots(&program, &direct, &packed, chunk, allowance.bytes);

@@ -22,10 +22,19 @@ pub(super) enum Storage {
     Source,
     /// In its destination tensors.
     Destination,
+    /// In its destination tensors from the start: an earlier transfer brought it there.
+    Landed,
     /// In a staging slot, packed.
     Slot,
     /// Nowhere: it is added to a sum.
     Sum,
+}
+
+impl Storage {
+    /// Whether a chunk is there from the start.
+    pub(super) fn is_held(self) -> bool {
+        matches!(self, Self::Source | Self::Landed)
+    }
 }
 
 /// What the elements of a packed chunk are.

@@ -57,6 +57,7 @@ impl Reach {
     fn feeds(&self, topology: &Topology, parent: &Neighbour, child: &Neighbour) -> bool {
         parent.is_root
             && !parent.adds
+            && !parent.landed
             && child.wants
             && child.is_leaf
             && self.mapped
@@ -109,6 +110,7 @@ impl Reach {
     /// Where a rank keeps the chunks of a flow; `packs` says that the root packs them.
     pub(super) fn storage(&self, rank: &Neighbour, packs: bool) -> Storage {
         match (rank.is_root, rank.wants) {
+            (true, _) if rank.landed => Storage::Landed,
             (true, _) if packs => Storage::Slot,
             (true, _) => Storage::Source,
             // Whoever passes on what it has on a GPU passes on what came, so that it need not come back from there.
@@ -136,7 +138,8 @@ pub(super) struct Sides<'a> {
 impl Sides<'_> {
     fn own(&self, flow: &LocalFlow) -> Neighbour {
         let (is_root, is_leaf) = (flow.path.root() == self.rank, flow.place.children.is_empty());
-        Neighbour { rank: self.rank, is_root, adds: is_root && flow.sums.is_some(), wants: flow.place.wants, is_leaf }
+        let (adds, landed) = (is_root && flow.sums.is_some(), is_root && flow.path.has_landed());
+        Neighbour { rank: self.rank, is_root, adds, landed, wants: flow.place.wants, is_leaf }
     }
 
     /// Whether this rank copies into the tensors of a child.

@@ -2,19 +2,22 @@
 //! Guarantee: `init` is collective and fails on all ranks or on none; `start` and `wait` may be repeated; a
 //! source may change once `wait` has returned, a destination is complete then.
 
-use super::agree::{agree, commit, unreadable};
+use super::agree::{Agreement, agree, commit, unreadable};
 use super::attach::attach;
 use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
 use super::gpu::{DeviceTransfer, MappedMemories, Way, find_way, inspect_tensors, unmapped_destination};
+use super::planned::{self, Planned, Routes};
 use super::prepare::{Prepared, Reservation, prepare};
-use super::{Buffers, ExecuteError, Group, Side, planned, tensors};
+use super::runner::Runner;
+use super::{Buffers, ExecuteError, Group, Side, tensors};
 use crate::base::{Deadline, Rank, env};
 use crate::memory::device::Stream;
 use crate::memory::{Buffer, ReadHold, WriteHold};
 use crate::plan::Manifest;
 use crate::route::{Coverage, RouteOptions, Traffic};
+use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +60,9 @@ pub struct Report {
     /// Why bytes of tensors on GPUs go through memory of the hosts; `None` where they go from GPU to GPU, and where there
     /// are none.
     pub staged: Option<String>,
+    /// Whether that is so between domains alone: inside those with a GPU for each rank, GPUs read from each other what is there
+    /// and what came.
+    pub inside: bool,
     /// How this rank mapped memory of its peers, where bytes go from GPU to GPU.
     pub mapped: MappedMemories,
 }
@@ -64,14 +70,6 @@ pub struct Report {
 enum Hold {
     Read(#[allow(dead_code)] ReadHold),
     Write(#[allow(dead_code)] WriteHold),
-}
-
-/// What runs a transfer.
-enum Runner {
-    /// Threads of the hosts, over memory of the hosts; tensors on GPUs go through it.
-    Host(Reservation),
-    /// GPUs, straight to each other.
-    Device(Box<DeviceTransfer>),
 }
 
 /// A persistent transfer.
@@ -120,21 +118,17 @@ impl Reshard {
         let way =
             agreement.is_on_devices().then(|| find_way(group, manifest, &agreement, route_options.kind, deadline));
         let mut way = way.transpose()?;
-        let topology = match &way {
-            Some(Way::Direct(places)) => &places.by_device,
-            _ => &*group.topology,
+        let (planned, routes) = planned_for(group, &way, manifest, route_options, &agreement, deadline)?;
+        let (planned, routes) = match &way {
+            Some(Way::Direct { places, .. }) if routes.hops > 1 => match unmapped_destination(&agreement, places) {
+                Some(why) => {
+                    way = Some(Way::Staged(why));
+                    planned_for(group, &way, manifest, route_options, &agreement, deadline)?
+                }
+                None => (planned, routes),
+            },
+            _ => (planned, routes),
         };
-        let planned = planned::plan(group, topology, manifest, route_options, &agreement);
-        let (mut planned, mut routes) = planned::add_up(group, topology, planned, deadline)?;
-        let unmapped = match &way {
-            Some(Way::Direct(places)) if routes.hops > 1 => unmapped_destination(&agreement, places),
-            _ => None,
-        };
-        if let Some(why) = unmapped {
-            way = Some(Way::Staged(why));
-            let again = planned::plan(group, &group.topology, manifest, route_options, &agreement);
-            (planned, routes) = planned::add_up(group, &group.topology, again, deadline)?;
-        }
         let report = Report {
             route: route_options,
             tensors: manifest.tensors().len(),
@@ -147,24 +141,50 @@ impl Reshard {
             chunk_bytes: 0,
             plan_time: planned.time,
             staged: match &way {
-                Some(Way::Staged(why)) => Some(why.clone()),
+                Some(Way::Staged(why) | Way::Inside { why, .. }) => Some(why.clone()),
                 _ => None,
             },
+            inside: matches!(way, Some(Way::Inside { .. })),
             mapped: MappedMemories::default(),
         };
         if let Some(why) = report.staged.as_ref().filter(|_| group.rank == Rank(0)) {
-            log::info!("tensors on GPUs go through memory of the hosts: {why}");
+            let between = if report.inside { " between domains" } else { "" };
+            log::info!("tensors on GPUs go through memory of the hosts{between}: {why}");
         }
-        let (plan, flows) = (planned.plan, planned.flows);
-        if let Some(Way::Direct(places)) = &way {
-            let transfer = DeviceTransfer::init(group, &plan, &flows, &local, places, deadline)?;
+        if let Some(Way::Direct { places, .. }) = &way {
+            let transfer = DeviceTransfer::init(group, &planned.plan, &planned.flows, &local, places, deadline)?;
             let report = Report { mapped: transfer.mapped().clone(), ..report };
-            return Ok(Self::over(Runner::Device(Box::new(transfer)), report, local));
+            let device = Some(Box::new(transfer));
+            return Ok(Self::over(Runner { host: None, device }, report, local));
         }
-        let prepared = commit(group, prepare(group, &plan, &flows, &local, &agreement, &routes), deadline)?;
+        let topology = way.as_ref().and_then(Way::topology).unwrap_or(&group.topology);
+        let (host, [staging_bytes, chunk_bytes]) =
+            Self::by_hosts(group, topology, &planned, &local, (&agreement, &routes), deadline)?;
+        let mut report = Report { staging_bytes, chunk_bytes, ..report };
+        let mut device = None;
+        if let Some(Way::Inside { places, .. }) = &way {
+            let transfer = DeviceTransfer::init(group, &planned.plan, &planned.inside, &local, places, deadline)?;
+            report.mapped = transfer.mapped().clone();
+            device = Some(Box::new(transfer));
+        }
+        Ok(Self::over(Runner { host: Some(host), device }, report, local))
+    }
+
+    /// The part that the hosts do, bytes of its staging and of a chunk; collective.
+    fn by_hosts(
+        group: &Group,
+        topology: &Topology,
+        planned: &Planned,
+        local: &tensors::LocalTensors,
+        (agreement, routes): (&Agreement, &Routes),
+        deadline: Deadline,
+    ) -> Result<(Reservation, [u64; 2]), ExecuteError> {
+        let (plan, flows) = (&planned.plan, &planned.flows);
+        let prepared = prepare(group, topology, plan, flows, local, agreement, routes);
+        let prepared = commit(group, prepared, deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
-            .and_then(|theirs| attach(group, &plan, &local, &prepared, &theirs, deadline));
+            .and_then(|theirs| attach(group, plan, local, &prepared, &theirs, deadline));
         let bound = commit(group, attached, deadline)?;
         let number = prepared.reservation.number;
         {
@@ -174,8 +194,7 @@ impl Reshard {
                 engine.turns.add(number, agreement.context, members);
             }
         }
-        let report = Report { staging_bytes: prepared.staging_bytes, chunk_bytes: prepared.chunk_bytes, ..report };
-        Ok(Self::over(Runner::Host(prepared.reservation), report, local))
+        Ok((prepared.reservation, [prepared.staging_bytes, prepared.chunk_bytes]))
     }
 
     fn over(runner: Runner, report: Report, local: tensors::LocalTensors) -> Self {
@@ -207,7 +226,7 @@ impl Reshard {
     }
 
     fn begin(&mut self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
-        if let (Runner::Device(transfer), Some(stream)) = (&self.runner, stream)
+        if let (Some(transfer), Some(stream)) = (self.runner.devices_alone(), stream)
             && (self.started || stream.is_capturing()?)
         {
             return transfer.start(Some(stream));
@@ -215,7 +234,7 @@ impl Reshard {
         if self.started {
             return Err(ExecuteError::Active);
         }
-        if let (Runner::Host(_), Some(why)) = (&self.runner, &self.report.staged)
+        if let (Some(_), Some(why)) = (&self.runner.host, &self.report.staged)
             && stream.map(Stream::is_capturing).transpose()? == Some(true)
         {
             return Err(ExecuteError::Capture { why: why.clone() });
@@ -231,11 +250,7 @@ impl Reshard {
                 }
             }
         }
-        let begun = match (&self.runner, stream) {
-            (Runner::Host(reservation), stream) => reservation.group.engine.start(reservation.number, stream),
-            (Runner::Device(transfer), stream) => transfer.start(stream),
-        };
-        if let Err(error) = begun {
+        if let Err(error) = self.runner.start(stream) {
             self.holds.clear();
             return Err(error);
         }
@@ -249,10 +264,7 @@ impl Reshard {
         if !self.started {
             return Err(ExecuteError::NotStarted);
         }
-        match &self.runner {
-            Runner::Host(reservation) => reservation.group.engine.wait(reservation.number, deadline)?,
-            Runner::Device(transfer) => transfer.wait(deadline)?,
-        }
+        self.runner.wait(deadline)?;
         self.finish();
         Ok(())
     }
@@ -262,38 +274,22 @@ impl Reshard {
         if !self.started {
             return Err(ExecuteError::NotStarted);
         }
-        let finished = match &self.runner {
-            Runner::Host(reservation) => reservation.group.engine.test(reservation.number)?,
-            Runner::Device(transfer) => transfer.test()?,
-        };
+        let finished = self.runner.test()?;
         if finished {
             self.finish();
         }
         Ok(finished)
     }
 
-    /// Steps of this rank's part that are done, and how many there are; between GPUs a transfer is one step.
+    /// Steps of this rank's part that are done, and how many there are; what goes from GPU to GPU is one step.
     pub fn progress(&self) -> (u64, u64) {
-        match &self.runner {
-            Runner::Host(reservation) => {
-                let mut engine = reservation.group.engine.lock();
-                engine.execution(reservation.number).map_or((0, 0), |execution| execution.done())
-            }
-            Runner::Device(transfer) => (u64::from(!self.started || transfer.test().unwrap_or(false)), 1),
-        }
+        self.runner.progress(self.started)
     }
 
     /// Finite values that became infinite since the last start, where this rank cast them. An element counts once,
     /// however many ranks receive it, so the sum over all ranks says how many there are, whatever the route.
     pub fn saturated(&self) -> u64 {
-        match &self.runner {
-            Runner::Host(reservation) => {
-                let mut engine = reservation.group.engine.lock();
-                engine.execution(reservation.number).map_or(0, |execution| execution.saturated())
-            }
-            // Devices cast nothing.
-            Runner::Device(_) => 0,
-        }
+        self.runner.saturated()
     }
 
     fn finish(&mut self) {
@@ -307,21 +303,29 @@ impl Drop for Reshard {
         if !self.started {
             return;
         }
-        let deadline = Deadline::after(DROP_LIMIT);
-        let ended = match &self.runner {
-            Runner::Host(reservation) => reservation.group.engine.wait(reservation.number, deadline),
-            Runner::Device(transfer) => transfer.end(deadline),
-        };
-        if let Err(error) = ended {
+        if let Err(error) = self.runner.end(Deadline::after(DROP_LIMIT)) {
             // Peers may still read or write this memory: keep it for the life of the process.
             log::error!("a transfer was dropped while active and did not finish: {error}; its memory is kept");
             std::mem::forget(std::mem::take(&mut self.holds));
             std::mem::forget(self._tensors.clone());
-            if let Runner::Host(reservation) = &self.runner {
-                std::mem::forget((reservation.segment.clone(), reservation.slots.clone()));
-            }
+            self.runner.keep_memory();
         }
     }
+}
+
+/// This rank's plan for a way, and what all ranks' add up to; collective.
+fn planned_for(
+    group: &Group,
+    way: &Option<Way>,
+    manifest: &Arc<Manifest>,
+    route: RouteOptions,
+    agreement: &Agreement,
+    deadline: Deadline,
+) -> Result<(Planned, Routes), ExecuteError> {
+    let topology = way.as_ref().and_then(Way::topology).unwrap_or(&group.topology);
+    let shape = way.as_ref().and_then(Way::shape);
+    let planned = planned::plan(group, (topology, shape), manifest, route, agreement);
+    planned::add_up(group, topology, planned, deadline)
 }
 
 /// Route and chunk size with the environment in force.

@@ -31,6 +31,8 @@ pub struct Path {
     wanters: Option<Arc<[Rank]>>,
     /// What the root adds up; `None` where its source tensors hold what it sends.
     sums: Option<Arc<[DomainSum]>>,
+    /// Whether the root's destination tensors hold what it sends, which came there before.
+    landed: bool,
 }
 
 /// Where a rank stands in a flow.
@@ -56,6 +58,8 @@ pub struct Neighbour {
     pub is_root: bool,
     /// Whether it adds up what it sends.
     pub adds: bool,
+    /// Whether it is the root, and its destination tensors hold what it sends.
+    pub landed: bool,
     /// Whether its destination tensors want the bytes.
     pub wants: bool,
     /// Whether it passes them to nobody.
@@ -70,7 +74,8 @@ impl Path {
 
     /// A root with readers that keep what they get, or those of them that are `wanters`.
     pub(super) fn keeping(root: Rank, readers: Arc<[Rank]>, wanters: Option<Arc<[Rank]>>) -> Self {
-        Self { root, readers, domains: Arc::new([]), leaders: Arc::new([]), first: 0, wanters, sums: None }
+        let (domains, leaders) = (Arc::new([]), Arc::new([]));
+        Self { root, readers, domains, leaders, first: 0, wanters, sums: None, landed: false }
     }
 
     /// The same with a chain behind it.
@@ -81,6 +86,62 @@ impl Path {
     /// The same where the root adds up what it sends.
     pub(super) fn adding(self, sums: Arc<[DomainSum]>) -> Self {
         Self { sums: Some(sums), ..self }
+    }
+
+    /// What is left of it where domains that are `cut` off pass bytes on by themselves: inside those nothing but the leader.
+    pub(super) fn outside(&self, topology: &Topology, cut: impl Fn(DomainId) -> bool) -> Option<Self> {
+        let home = topology.domain(self.root);
+        let trim = |(members, &leader): (&Members, &Rank)| match cut(members.domain) {
+            true => Members { domain: members.domain, ranks: vec![leader] },
+            false => members.clone(),
+        };
+        let mut path = self.clone();
+        if self.domains.iter().any(|members| cut(members.domain)) {
+            path.domains = self.domains.iter().zip(self.leaders.iter()).map(trim).collect();
+        }
+        if cut(home) {
+            let is_far = |&&reader: &&Rank| topology.domain(reader) != home;
+            path.readers = self.readers.iter().filter(is_far).copied().collect();
+            path.wanters = self.wanters_without(self.root);
+        }
+        let goes_on = !path.readers.is_empty() || !path.domains.is_empty() || path.wants(path.root);
+        goes_on.then_some(path)
+    }
+
+    /// What of it is inside `domain`: from the root to its neighbours, or from the leader, who got the bytes before.
+    pub(super) fn inside(&self, topology: &Topology, domain: DomainId) -> Option<Self> {
+        if topology.domain(self.root) == domain {
+            let is_near = |&&reader: &&Rank| topology.domain(reader) == domain;
+            let readers: Arc<[Rank]> = self.readers.iter().filter(is_near).copied().collect();
+            let is_any = !readers.is_empty() || self.wants(self.root);
+            return is_any.then(|| Self::keeping(self.root, readers, self.wanters.clone()));
+        }
+        let index = self.domains.binary_search_by_key(&domain, |members| members.domain).ok()?;
+        let (leader, followers) = (self.leaders[index], self.followers(index).collect::<Arc<[Rank]>>());
+        let path = Self::keeping(leader, followers, self.wanters_without(leader));
+        (!path.readers.is_empty()).then(|| Self { landed: true, ..path })
+    }
+
+    /// The same bytes by way of reader number `index`, who passes them to the other readers, all of its root's domain.
+    pub(super) fn by_reader(&self, topology: &Topology, index: usize) -> Self {
+        let members = Members { domain: topology.domain(self.root), ranks: self.readers.to_vec() };
+        let leader = self.readers[index];
+        Self { readers: Arc::new([]), ..self.clone() }.through(Arc::new([members]), Arc::new([leader]), 0)
+    }
+
+    /// Those who keep the bytes, but for one.
+    fn wanters_without(&self, rank: Rank) -> Option<Arc<[Rank]>> {
+        self.wanters.as_ref().map(|wanters| wanters.iter().copied().filter(|&wanter| wanter != rank).collect())
+    }
+
+    /// Whether the root's destination tensors hold what it sends.
+    pub(crate) fn has_landed(&self) -> bool {
+        self.landed
+    }
+
+    /// Ranks that get the bytes from the root itself, beside the first leader.
+    pub(super) fn readers(&self) -> &[Rank] {
+        &self.readers
     }
 
     /// What the root adds up.
@@ -212,7 +273,8 @@ impl Path {
 
     fn neighbour(&self, rank: Rank, is_leaf: bool) -> Neighbour {
         let is_root = rank == self.root;
-        Neighbour { rank, is_root, adds: is_root && self.sums.is_some(), wants: self.wants(rank), is_leaf }
+        let (adds, landed) = (is_root && self.sums.is_some(), is_root && self.landed);
+        Neighbour { rank, is_root, adds, landed, wants: self.wants(rank), is_leaf }
     }
 
     /// The leader at a step of the chain.

@@ -115,14 +115,20 @@ impl Topology {
 
     /// The same places in other domains, one number for each rank; a domain may not span hosts.
     pub fn with_domains(&self, domains: &[u32]) -> Result<Self, TopologyError> {
+        let topology = self.in_domains(domains);
+        topology.check_hosts()?;
+        Ok(topology)
+    }
+
+    /// The same places in other domains, one number for each rank, which may span hosts.
+    pub(crate) fn in_domains<T: Ord>(&self, domains: impl IntoIterator<Item = T>) -> Self {
         let ids = number(domains);
         let mut topology = self.clone();
         for (place, &id) in topology.places.iter_mut().zip(&ids) {
             place.domain = DomainId(id);
         }
         topology.domains = ids.iter().max().map_or(0, |&last| last + 1);
-        topology.check_hosts()?;
-        Ok(topology)
+        topology
     }
 
     /// Ranks at these places, nodes and domains numbered in order of first appearance; for plans without processes.
@@ -173,11 +179,7 @@ impl Topology {
             Some(key) => (Some(key), None),
             None => (None, Some(place.node)),
         });
-        let numbers = number(keys);
-        let place = |(place, &domain): (&Place, &u32)| Place { domain: DomainId(domain), ..place.clone() };
-        let places = self.places.iter().zip(&numbers).map(place).collect();
-        let domains = numbers.iter().max().map_or(0, |&last| last + 1);
-        Some(Self { places, domains, seats: self.seats.clone() })
+        Some(self.in_domains(keys))
     }
 
     /// NICs of `rank`, nearest first; none where nobody told.

@@ -18,7 +18,7 @@ type Failure = Box<dyn Error>;
 const PART: u64 = 70_001;
 
 /// `by-fabric`: everything is mapped by fabric handles, or the case fails; `forced`: by fabric handles, or it says why not;
-/// `staged:WORDS`, `sometimes:WORDS` and `without:WORDS`: all or some through the hosts, or all without fabric handles, for a
+/// `inside:MEMORY`: some through the hosts between domains alone, with memory of these kinds; `staged:WORDS`, `sometimes:WORDS` and `without:WORDS`: all or some through the hosts, or all without fabric handles, for a
 /// reason with these words; `links`; `channel`.
 pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     match name {
@@ -32,9 +32,13 @@ pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Fail
 fn tensors(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     let device = Device::open(world.rank().0 % Device::count()?)?;
     let (expected, words) = name.split_once(':').unwrap_or((name, ""));
-    let kinds = if expected == "by-fabric" { "with-fabric" } else { "on-gpus" };
+    let kinds = match expected {
+        "by-fabric" => "with-fabric",
+        "inside" => words,
+        _ => "on-gpus",
+    };
     let mut sum = MappedMemories::default();
-    let (mut transfers, mut staged) = (0, 0);
+    let (mut transfers, mut staged, mut inside) = (0, 0, 0);
     for trap in traps_of(world.size()) {
         for route in ROUTES.into_iter().filter(|(kind, _)| *kind != RouteKind::GatherBroadcast) {
             let report = spring(world, &device, kinds, &trap, route)?;
@@ -44,6 +48,7 @@ fn tensors(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
                 "forced" => report.staged.is_none(),
                 "without" => report.staged.is_none() && told(&report.mapped.without_fabric),
                 "staged" => told(&report.staged),
+                "inside" => !report.inside || report.staged.is_some(),
                 "sometimes" => report.staged.is_none() || told(&report.staged),
                 other => return Err(format!("no case {other}").into()),
             };
@@ -55,6 +60,7 @@ fn tensors(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
             sum.without_fabric = report.mapped.without_fabric;
             transfers += 1;
             staged += u32::from(report.staged.is_some());
+            inside += u32::from(report.inside);
         }
     }
     let mine = [sum.fabric.to_le_bytes(), sum.descriptors.to_le_bytes()].concat();
@@ -69,10 +75,14 @@ fn tensors(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     let outcome = match expected {
         "by-fabric" if fabric == 0.0 => Outcome::failed(name, ranks, "nothing was mapped by a fabric handle".into()),
         "without" | "staged" if fabric > 0.0 => Outcome::failed(name, ranks, "fabric handles were used".into()),
+        "inside" if inside == 0 || fabric + descriptors == 0.0 => {
+            Outcome::failed(name, ranks, "GPUs of a domain did not read from each other".into())
+        }
         "sometimes" if staged == 0 => Outcome::failed(name, ranks, "nothing went through the hosts".into()),
         _ => Outcome { why, ..Outcome::passed(name, ranks) },
     };
     let outcome = outcome.with("transfers", f64::from(transfers)).with("through hosts", f64::from(staged));
+    let outcome = if inside > 0 { outcome.with("of these inside by GPUs", f64::from(inside)) } else { outcome };
     Ok(outcome.with("by fabric handles", fabric).with("by descriptors", descriptors))
 }
 

@@ -1,5 +1,5 @@
-//! Hosts emulated for jobs over the driver that stands in. In: how many, whether an NVLink fabric joins them. Out: namespaces
-//! to enter, a topology file, a folder that stands for the fabric. Guarantee: each host has a name and namespaces of its own,
+//! Hosts emulated for jobs over the driver that stands in. In: how many, how many NVLink fabrics join them. Out: namespaces
+//! to enter, topology files, a folder that stands for the fabric. Guarantee: each host has a name and namespaces of its own,
 //! so that ranks on two of them are told apart; everything ends with this object.
 
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 const LIFETIME: &str = "400";
 /// What a rank's process runs first: it takes the host that its rank falls on.
 const ENTER: &str = "number=$((CROSSMESH_RANK * $# / CROSSMESH_SIZE)); shift $number; host=$1; eval \"set -- $PROGRAM\"; \
+     [ ! -e \"$STAND_IN_FABRIC/tray$number.json\" ] || export CROSSMESH_TOPOLOGY=\"$STAND_IN_FABRIC/tray$number.json\"; \
      exec nsenter --uts=/proc/$host/ns/uts --ipc=/proc/$host/ns/ipc \"$@\"";
 /// GPUs of a host in the topology file.
 const GPUS: u32 = 4;
@@ -65,21 +66,27 @@ impl Hosts {
         self.folder.path()
     }
 
-    /// A file that says that the GPUs of every host are of one clique of one fabric.
-    pub(crate) fn topology(&self) -> std::path::PathBuf {
-        let gpu = |index: u32| {
-            format!(
-                r#"{{"index": {index}, "pci": "0000:{:02x}:00.0", "nvlinks": [{{"peer": {{"switch": null}}, "links": 18}}],
-                "fabric": {{"cluster": "3f1c22e0-7a41-4b6e-9c0e-2d5a90c1b7aa", "clique": 7, "state": "completed"}}}}"#,
-                index + 1
-            )
-        };
-        let gpus: Vec<String> = (0..GPUS).map(gpu).collect();
-        let text = format!(r#"{{"version": 1, "hosts": [{{"host": "tray", "gpus": [{}]}}]}}"#, gpus.join(", "));
-        let path = self.folder.path().join("topology.json");
-        std::fs::write(&path, text).expect("a file in a new folder");
-        path
+    /// Lets a file say for each host that its GPUs are of a fabric; equal parts of the hosts are in one.
+    pub(crate) fn join(&self, fabrics: u32) {
+        let hosts = self.holders.len() as u32;
+        for host in 0..hosts {
+            let text = topology(host * fabrics / hosts);
+            std::fs::write(self.folder.path().join(format!("tray{host}.json")), text).expect("a file in a new folder");
+        }
     }
+}
+
+/// What a host knows whose GPUs are in fabric number `fabric`.
+fn topology(fabric: u32) -> String {
+    let gpu = |index: u32| {
+        format!(
+            r#"{{"index": {index}, "pci": "0000:{:02x}:00.0", "nvlinks": [{{"peer": {{"switch": null}}, "links": 18}}],
+            "fabric": {{"cluster": "3f1c22e0-7a41-4b6e-9c0e-2d5a90c1b7a{fabric}", "clique": 7, "state": "completed"}}}}"#,
+            index + 1
+        )
+    };
+    let gpus: Vec<String> = (0..GPUS).map(gpu).collect();
+    format!(r#"{{"version": 1, "hosts": [{{"host": "tray", "gpus": [{}]}}]}}"#, gpus.join(", "))
 }
 
 impl Drop for Hosts {

@@ -30,8 +30,8 @@ pub(crate) struct Job {
     kind: &'static str,
     cases: Vec<String>,
     environment: Vec<(&'static str, &'static str)>,
-    /// Emulated hosts that its ranks are spread over, and whether a fabric joins their GPUs; `None` on this one.
-    hosts: Option<(u32, bool)>,
+    /// Emulated hosts that its ranks are spread over, and how many fabrics join their GPUs; `None` on this one.
+    hosts: Option<(u32, u32)>,
     /// Whether it has a cache of its own, empty.
     fresh_cache: bool,
     /// A job that is meant to fail, and what it must say.
@@ -47,6 +47,8 @@ const TWO_DOMAINS: (&str, &str) = ("CROSSMESH_DOMAINS", "2");
 const FABRIC: (&str, &str) = ("CROSSMESH_GPU_HANDLES", "fabric");
 /// As many GPUs on each emulated host.
 const FOUR_DEVICES: (&str, &str) = ("STAND_IN_DEVICES", "4");
+/// One for each of eight ranks on one host.
+const EIGHT_DEVICES: (&str, &str) = ("STAND_IN_DEVICES", "8");
 
 impl Job {
     fn new(ranks: u32, kind: &'static str, cases: &[&str]) -> Self {
@@ -124,31 +126,38 @@ impl Job {
         jobs
     }
 
-    /// Jobs of GPUs that fabric handles join, or could: on two emulated hosts, where this user may make them, and on one.
+    /// Jobs of GPUs that fabric handles join, or could: on emulated hosts, where this user may make them, and on one.
     fn on_hosts() -> Vec<Job> {
-        let fabric = |ranks, cases: &[&str], count, joined| Self {
-            hosts: Some((count, joined)),
+        let fabric = |ranks, cases: &[&str], count, fabrics| Self {
+            hosts: Some((count, fabrics)),
             ..Self::new(ranks, "fabric", cases).with(FOUR_DEVICES)
         };
         let imex = |state| ("STAND_IN_IMEX", state);
         let mut jobs = vec![
-            fabric(2, &["by-fabric", "links", "channel"], 0, false).with(FABRIC),
-            fabric(2, &["without:CUDA_ERROR_NOT_PERMITTED"], 0, false).with(FABRIC).with(imex("refused")),
+            fabric(2, &["by-fabric", "links", "channel"], 0, 0).with(FABRIC),
+            fabric(2, &["without:CUDA_ERROR_NOT_PERMITTED"], 0, 0).with(FABRIC).with(imex("refused")),
+            fabric(8, &["inside:with-fabric", "inside:any-memory", "inside:host-domain"], 0, 0)
+                .with(TWO_DOMAINS)
+                .with(EIGHT_DEVICES),
         ];
         if !crate::hosts::can_emulate() {
-            println!("not run: jobs on two emulated hosts, which need the right to make namespaces");
+            println!("not run: jobs on emulated hosts, which need the right to make namespaces");
             return jobs;
         }
-        jobs.push(fabric(8, &["by-fabric"], 2, true));
-        jobs.push(fabric(4, &["links"], 2, true));
-        jobs.push(fabric(2, &["by-fabric", "channel"], 2, true));
-        let staged = |ranks, why: &str, joined| fabric(ranks, &[&format!("staged:{why}")], 2, joined);
-        jobs.push(fabric(8, &["sometimes:share GPUs"], 2, true).with(("STAND_IN_DEVICES", "2")));
-        jobs.push(staged(2, "CROSSMESH_GPU_HANDLES is local", true).with(("CROSSMESH_GPU_HANDLES", "local")));
-        jobs.push(staged(2, "are in different domains", false));
-        jobs.push(staged(2, "are in different domains", true).with(TWO_DOMAINS));
-        jobs.push(staged(2, "CUDA_ERROR_NOT_PERMITTED", true).with(imex("refused")));
-        jobs.push(staged(2, "cannot map memory of rank 1 on host tray1", true).with(imex("split")));
+        jobs.push(fabric(8, &["by-fabric"], 2, 1));
+        jobs.push(fabric(4, &["links"], 2, 1));
+        jobs.push(fabric(2, &["by-fabric", "channel"], 2, 1));
+        // Two domains of two trays each; two hosts that nothing joins; trays of one domain whose GPUs cannot be joined.
+        jobs.push(fabric(8, &["inside:with-fabric", "inside:any-memory"], 4, 2));
+        jobs.push(fabric(8, &["inside:with-fabric"], 2, 0));
+        jobs.push(fabric(8, &["inside:with-fabric"], 2, 1).with(("CROSSMESH_GPU_HANDLES", "local")));
+        let staged = |ranks, why: &str, fabrics| fabric(ranks, &[&format!("staged:{why}")], 2, fabrics);
+        jobs.push(fabric(8, &["sometimes:share GPUs"], 2, 1).with(("STAND_IN_DEVICES", "2")));
+        jobs.push(staged(2, "CROSSMESH_GPU_HANDLES is local", 1).with(("CROSSMESH_GPU_HANDLES", "local")));
+        jobs.push(staged(2, "are in different domains", 0));
+        jobs.push(staged(2, "are in different domains", 1).with(TWO_DOMAINS));
+        jobs.push(staged(2, "CUDA_ERROR_NOT_PERMITTED", 1).with(imex("refused")));
+        jobs.push(staged(2, "cannot map memory of rank 1 on host tray1", 1).with(imex("split")));
         jobs
     }
 
@@ -182,12 +191,14 @@ impl Job {
         let this = std::env::current_exe().expect("this binary has a path").display().to_string();
         let program: Vec<String> =
             [this, "rank".into(), self.kind.into()].into_iter().chain(self.cases.iter().cloned()).collect();
-        let hosts = self.hosts.map(|(count, joined)| (Hosts::new(count), joined));
+        let hosts = self.hosts.map(|(count, fabrics)| (Hosts::new(count), fabrics));
         match &hosts {
             None => command.args(&program),
-            Some((hosts, joined)) => {
+            Some((hosts, fabrics)) => {
                 hosts.enter(&mut command, &program);
-                command.envs(joined.then(|| ("CROSSMESH_TOPOLOGY", hosts.topology())));
+                if *fabrics > 0 {
+                    hosts.join(*fabrics);
+                }
                 command.env("STAND_IN_FABRIC", hosts.fabric())
             }
         };

@@ -28,7 +28,8 @@ fn kind(name: &str, rank: u32, number: usize, side: Option<Side>) -> Kind {
     match (name, side) {
         ("with-fabric", _) => [Kind::Library, Kind::Fabric][number % 2],
         ("on-gpus" | "pairs", _) | ("host-to-gpus", Some(Side::Destination)) => Kind::Library,
-        ("host-to-gpus", _) => [Kind::HostShared, Kind::HostPrivate][rank as usize % 2],
+        ("host-domain", _) if rank >= 4 => Kind::Library,
+        ("host-to-gpus" | "host-domain", _) => [Kind::HostShared, Kind::HostPrivate][rank as usize % 2],
         _ => Kind::ALL[(rank as usize + 3 * number) % Kind::ALL.len()],
     }
 }

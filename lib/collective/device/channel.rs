@@ -10,7 +10,7 @@ use super::{ChannelOptions, CollectiveError};
 use crate::base::{Deadline, Rank};
 use crate::collective::steps::Steps;
 use crate::collective::{Algorithm, Call, Connection, Launch, Table, TableMachine};
-use crate::execute::{Agreed, Group, agree_handles, broken_link, commit, gather};
+use crate::execute::{Agreed, Group, Near, agree_handles, broken_link, commit, gather};
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
 use crate::memory::device::{
@@ -82,7 +82,8 @@ impl Channel {
         let near = commit(group, reach(device, &members), deadline)?;
         let near: Vec<(bool, bool)> = gather(group, &near, deadline)?;
         let nvlink = near.iter().all(|&(nvlink, _)| nvlink);
-        let agreed = agree_handles(group, Some(device), false, deadline)?.map_err(|why| too_far(group, why))?;
+        let agreed = agree_handles(group, Near::Reachable(&group.topology), Some(device), false, deadline)?;
+        let agreed = agreed.map_err(|why| too_far(group, why))?;
         let reached = near.iter().all(|&(_, reached)| reached) && links_are_good(group, device, &agreed, deadline)?;
         let placed = placed(&members, nvlink, reached, options.at_once());
         let settled = options.settle(group.size() as u32, &architecture(placed.capability));
@@ -305,7 +306,7 @@ fn links_are_good(
     agreed: &Agreed,
     deadline: Deadline,
 ) -> Result<bool, CollectiveError> {
-    let broken = broken_link(group, Some(device), agreed, deadline)?;
+    let broken = broken_link(group, Near::Reachable(&group.topology), Some(device), agreed, deadline)?;
     if let Some(why) = broken.as_ref().filter(|_| group.rank.0 == 0) {
         log::warn!("{why}; collectives are ordered by hosts");
     }

@@ -75,7 +75,7 @@ pub(super) fn attach(
     group: &Group,
     plan: &Plan,
     local: &LocalTensors,
-    device: &Device,
+    (device, pads): (&Device, bool),
     prepared: &Prepared,
     theirs: &BTreeMap<Rank, DeviceInvitation>,
     deadline: Deadline,
@@ -98,7 +98,9 @@ pub(super) fn attach(
     }
     attach.reports()?;
     attach.works(group.rank)?;
-    attach.padding(deadline)?;
+    if pads {
+        attach.padding(deadline)?;
+    }
     Ok(attach.attached)
 }
 

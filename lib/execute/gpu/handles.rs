@@ -1,4 +1,4 @@
-//! By which handles ranks map each other's memory on GPUs. In: the device of each rank, where ranks are,
+//! By which handles ranks map each other's memory on GPUs. In: the device of each rank, which ranks do,
 //! `CROSSMESH_GPU_HANDLES`. Out: the handles, or why GPUs of several hosts cannot use any. Guarantee: collective, the same
 //! verdict on every rank; fabric handles are used only after every rank has mapped memory of every other rank that it will
 //! reach by them, since a handle that opens at home may not open on another host.
@@ -8,7 +8,6 @@ use super::super::{ExecuteError, Group};
 use crate::base::{Deadline, NodeId, Rank, env};
 use crate::memory::device::{Device, Handles, MappedBy, PeerMemory, SharedHandle, fabric_probe};
 use crate::topology::Topology;
-use crate::topology::cluster::DomainKey;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,6 +82,41 @@ impl fmt::Display for MappedMemories {
     }
 }
 
+/// Whose GPUs map each other's memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Near<'a> {
+    /// Those of one host, or of one NVLink fabric.
+    Reachable(&'a Topology),
+    /// Those of one domain.
+    InDomains(&'a Topology),
+}
+
+impl Near<'_> {
+    pub(super) fn topology(&self) -> &Topology {
+        match self {
+            Self::Reachable(topology) | Self::InDomains(topology) => topology,
+        }
+    }
+
+    /// Whether two ranks do.
+    pub(super) fn joins(&self, one: Rank, other: Rank) -> bool {
+        match self {
+            Self::Reachable(topology) => are_near(topology, one, other),
+            Self::InDomains(topology) => topology.domain(one) == topology.domain(other),
+        }
+    }
+
+    /// Whether some of these ranks do so from several hosts.
+    fn spans(&self, ranks: impl Iterator<Item = Rank>) -> bool {
+        match self {
+            Self::Reachable(topology) => {
+                is_on_several(topology, ranks.filter_map(|rank| Some((topology.fabric(rank)?, rank))))
+            }
+            Self::InDomains(topology) => is_on_several(topology, ranks.map(|rank| (topology.domain(rank), rank))),
+        }
+    }
+}
+
 /// Whether the GPUs of two ranks reach each other's memory at all: on one host, or in one NVLink domain.
 pub(crate) fn are_near(topology: &Topology, one: Rank, other: Rank) -> bool {
     let fabric = topology.fabric(one);
@@ -93,6 +127,7 @@ pub(crate) fn are_near(topology: &Topology, one: Rank, other: Rank) -> bool {
 /// several hosts do not reach each other.
 pub(crate) fn agree_handles(
     group: &Group,
+    near: Near<'_>,
     device: Option<&Device>,
     needed: bool,
     deadline: Deadline,
@@ -102,7 +137,7 @@ pub(crate) fn agree_handles(
     let all: Vec<(bool, Choice)> = gather(group, &(device.is_some(), wanted), deadline)?;
     let choice = all.iter().map(|&(_, choice)| choice).min().unwrap_or_default();
     let with_device = all.iter().enumerate().filter(|(_, (has, _))| *has).map(|(rank, _)| Rank(rank as u32));
-    let spans = spans(&group.topology, with_device);
+    let spans = near.spans(with_device);
     let local = Agreed { handles: Handles::Local, spans, refused: None };
     match (choice, spans) {
         (Choice::Local, true) => {
@@ -113,7 +148,7 @@ pub(crate) fn agree_handles(
         _ => {}
     }
     let handles = if choice == Choice::Fabric || !spans { Handles::Fabric } else { Handles::Between };
-    Ok(match trial(group, device, handles, deadline)? {
+    Ok(match trial(group, near, device, handles, deadline)? {
         None => Ok(Agreed { handles, ..local }),
         Some(why) if spans => Err(why),
         Some(why) => {
@@ -125,18 +160,16 @@ pub(crate) fn agree_handles(
     })
 }
 
-/// Whether ranks of one NVLink domain are on several hosts.
-fn spans(topology: &Topology, ranks: impl Iterator<Item = Rank>) -> bool {
-    let mut first: BTreeMap<&DomainKey, NodeId> = BTreeMap::new();
-    ranks.filter_map(|rank| Some((topology.fabric(rank)?, topology.node(rank)))).fold(false, |spans, (key, node)| {
-        // Every rank is looked at, so that the first of each domain is noted.
-        *first.entry(key).or_insert(node) != node || spans
-    })
+/// Whether ranks with the same key are on several hosts.
+fn is_on_several<K: Ord>(topology: &Topology, mut ranks: impl Iterator<Item = (K, Rank)>) -> bool {
+    let mut first: BTreeMap<K, NodeId> = BTreeMap::new();
+    ranks.any(|(key, rank)| *first.entry(key).or_insert(topology.node(rank)) != topology.node(rank))
 }
 
 /// Maps a small allocation of every rank that is to be reached by a fabric handle; what is in the way, the same on all.
 fn trial(
     group: &Group,
+    near: Near<'_>,
     device: Option<&Device>,
     handles: Handles,
     deadline: Deadline,
@@ -156,7 +189,7 @@ fn trial(
         let (peer, device, handle) = (Rank(rank as u32), device?, told.as_ref().ok()?.as_ref()?);
         let server = group.server_of(peer);
         let wanted = handles == Handles::Fabric || server.is_none();
-        if peer == group.rank || !wanted || !are_near(&group.topology, group.rank, peer) {
+        if peer == group.rank || !wanted || !near.joins(group.rank, peer) {
             return None;
         }
         let opened = PeerMemory::open(device, handle, &group.segments, server, deadline);
@@ -180,6 +213,7 @@ fn trial(
 mod tests {
     use super::*;
     use crate::base::DomainId;
+    use crate::topology::cluster::DomainKey;
     use crate::topology::{Place, Seat};
 
     fn topology(ranks: &[(u32, Option<(&str, u32)>)]) -> Topology {
@@ -200,8 +234,9 @@ mod tests {
         assert!(near(0, 1) && near(1, 2), "one fabric; one host");
         assert!(!near(0, 2) && !near(0, 3) && !near(0, 4) && !near(4, 5), "nothing joins these");
         assert!(near(0, 5));
-        let of = |ranks: &[u32]| spans(&joined, ranks.iter().map(|&rank| Rank(rank)));
-        assert!(of(&[0, 1]) && of(&[4, 1, 3, 0]));
+        let of = |ranks: &[u32]| Near::Reachable(&joined).spans(ranks.iter().map(|&rank| Rank(rank)));
+        let in_domains = |ranks: &[u32]| Near::InDomains(&joined).spans(ranks.iter().map(|&rank| Rank(rank)));
+        assert!(of(&[0, 1]) && of(&[4, 1, 3, 0]) && !in_domains(&[0, 1]));
         assert!(!of(&[0, 2, 3, 4, 5]) && !of(&[]));
     }
 

@@ -107,12 +107,12 @@ pub(super) fn prepare(
             ..template.clone()
         };
         if let Some(items) = prepared.board.readers.get(&peer) {
-            let of = |storage: Storage| {
-                let stored = |item: &u32| prepared.program.items[*item as usize].storage == storage;
+            let of = |storages: &[Storage]| {
+                let stored = |item: &u32| storages.contains(&prepared.program.items[*item as usize].storage);
                 prepared.program.tensors_of(&items.iter().copied().filter(stored).collect::<Vec<_>>())
             };
-            exporter.add(&mut invitation, Side::Source, &of(Storage::Source))?;
-            exporter.add(&mut invitation, Side::Destination, &of(Storage::Destination))?;
+            exporter.add(&mut invitation, Side::Source, &of(&[Storage::Source]))?;
+            exporter.add(&mut invitation, Side::Destination, &of(&[Storage::Destination, Storage::Landed]))?;
         }
         prepared.invitations.insert(peer, invitation);
     }

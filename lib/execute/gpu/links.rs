@@ -4,12 +4,11 @@
 
 use super::super::agree::{chain, commit, gather, unreadable};
 use super::super::{ExecuteError, Group};
-use super::handles::{Agreed, agree_handles, are_near};
+use super::handles::{Agreed, Near, agree_handles};
 use crate::base::{Deadline, Rank};
 use crate::memory::device::{
     Device, DeviceSpan, Driver, Handles, LinkEnd, PeerMemory, SharedBuffer, SharedHandle, kept, share,
 };
-use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,19 +61,22 @@ struct Statement {
 /// those that it sees. Of ranks that share a GPU the first stands for all. With `fresh` kept results are not used.
 pub fn test_links(group: &Group, device: u32, fresh: bool, deadline: Deadline) -> Result<Vec<LinkFacts>, ExecuteError> {
     let device = commit(group, Device::open(device).map_err(ExecuteError::from), deadline)?;
-    let agreed = agree_handles(group, Some(&device), false, deadline)?;
-    test(group, Some(&device), Test { fresh, measured: true }, agreed.as_ref().map_err(String::as_str), deadline)
+    let near = Near::Reachable(&group.topology);
+    let agreed = agree_handles(group, near, Some(&device), false, deadline)?;
+    let agreed = agreed.as_ref().map_err(String::as_str);
+    test(group, near, Some(&device), Test { fresh, measured: true }, agreed, deadline)
 }
 
 /// Why data may not be sent between the GPUs of the group: the first link that fails the test of ordered writes, whose
 /// result is kept. Nothing is measured; a rank without a device only listens.
 pub(crate) fn broken_link(
     group: &Group,
+    near: Near<'_>,
     device: Option<&Device>,
     agreed: &Agreed,
     deadline: Deadline,
 ) -> Result<Option<String>, ExecuteError> {
-    Ok(broken(&test(group, device, Test { fresh: false, measured: false }, Ok(agreed), deadline)?))
+    Ok(broken(&test(group, near, device, Test { fresh: false, measured: false }, Ok(agreed), deadline)?))
 }
 
 /// The first link that did not pass.
@@ -102,6 +104,7 @@ struct Test {
 /// Tests all pairs; a rank without a device only listens. Pairs on two hosts fail where these cannot map each other's memory.
 fn test(
     group: &Group,
+    near: Near<'_>,
     device: Option<&Device>,
     test: Test,
     agreed: Result<&Agreed, &str>,
@@ -111,9 +114,9 @@ fn test(
     let statement = commit(group, statement, deadline)?;
     let statements: Vec<Option<Statement>> = gather(group, &statement, deadline)?;
     let handles = agreed.map_or(Handles::Local, |agreed| agreed.handles);
-    let (pairs, hopeless) = pairs(&group.topology, &statements, agreed.is_ok());
+    let (pairs, hopeless) = pairs(near, &statements, agreed.is_ok());
     let kind = if test.measured { "links" } else { "order" };
-    let name = format!("{kind}-{}.json", key(group, &statements, handles, hopeless.len()));
+    let name = format!("{kind}-{}.json", key(near, &statements, handles, hopeless.len()));
     if let Some(facts) = kept_by_all(group, &name, test.fresh, deadline)? {
         return Ok(facts);
     }
@@ -181,7 +184,8 @@ type Pairs = Vec<(Rank, Rank)>;
 
 /// Pairs of ranks on different GPUs that reach each other, one rank for each GPU; and those on two hosts of one NVLink domain
 /// if `joined` says that these cannot map each other's memory.
-fn pairs(topology: &Topology, statements: &[Option<Statement>], joined: bool) -> (Pairs, Pairs) {
+fn pairs(near: Near<'_>, statements: &[Option<Statement>], joined: bool) -> (Pairs, Pairs) {
+    let topology = near.topology();
     let mut first: BTreeMap<(u32, [u8; 16]), Rank> = BTreeMap::new();
     for (rank, statement) in statements.iter().enumerate() {
         let Some(statement) = statement else { continue };
@@ -190,7 +194,7 @@ fn pairs(topology: &Topology, statements: &[Option<Statement>], joined: bool) ->
     }
     let ranks: Vec<Rank> = first.into_values().collect();
     let others = |from: Rank| ranks.iter().filter(move |&&to| to != from).map(move |&to| (from, to));
-    let reached = ranks.iter().flat_map(|&from| others(from)).filter(|&(from, to)| are_near(topology, from, to));
+    let reached = ranks.iter().flat_map(|&from| others(from)).filter(|&(from, to)| near.joins(from, to));
     reached.partition(|&(from, to)| joined || topology.node(from) == topology.node(to))
 }
 
@@ -210,11 +214,16 @@ fn rounds(pairs: &[(Rank, Rank)], measured: bool) -> Vec<Pairs> {
 }
 
 /// Names a set of GPUs with their driver and boot, who uses which, and how they are mapped.
-fn key(group: &Group, statements: &[Option<Statement>], handles: Handles, hopeless: usize) -> String {
+fn key(near: Near<'_>, statements: &[Option<Statement>], handles: Handles, hopeless: usize) -> String {
     let mut hasher = Sha256::new();
     hasher.update([handles as u8, u8::from(hopeless > 0)]);
+    let topology = near.topology();
     for (rank, statement) in statements.iter().enumerate() {
-        hasher.update(group.topology.node(Rank(rank as u32)).0.to_le_bytes());
+        let rank = Rank(rank as u32);
+        hasher.update(topology.node(rank).0.to_le_bytes());
+        if let Near::InDomains(domains) = near {
+            hasher.update(domains.domain(rank).0.to_le_bytes());
+        }
         if let Some(statement) = statement {
             hasher.update(statement.uuid);
             hasher.update(statement.driver.to_le_bytes());

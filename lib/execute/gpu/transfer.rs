@@ -90,7 +90,7 @@ impl DeviceTransfer {
         let mut transfer =
             Self { group: group_of_it, order, own: None, names: Vec::new(), mapped, _shared: Vec::new() };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
-        let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
+        let attached = attach(group, plan, local, (device, places.pads), &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
         transfer.mapped = MappedMemories { without_fabric: transfer.mapped.without_fabric, ..attached.mapped.clone() };
         let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
@@ -108,6 +108,11 @@ impl DeviceTransfer {
     /// How memory of peers was mapped.
     pub(in crate::execute) fn mapped(&self) -> &MappedMemories {
         &self.mapped
+    }
+
+    /// The stream of starts that name none; `None` for a rank that has nothing to do.
+    pub(in crate::execute) fn own_stream(&self) -> Option<&Stream> {
+        self.own.as_ref().map(|(stream, _)| stream)
     }
 
     /// Puts a start on `stream`, or on a stream of its own; returns at once.
@@ -202,7 +207,7 @@ impl DeviceTransfer {
     }
 
     /// Makes an error the job's, unless another came first.
-    fn fail(&self, error: ExecuteError) -> ExecuteError {
+    pub(in crate::execute) fn fail(&self, error: ExecuteError) -> ExecuteError {
         let host = self.group.topology.host(self.group.rank).to_string();
         let cause = Cause { rank: self.group.control.rank(), host, phase: "transfer".into(), message: chain(&error) };
         let cause = self.group.control.settle(cause, VERDICT);
