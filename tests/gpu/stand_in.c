@@ -3,8 +3,8 @@
 // there are none), STAND_IN_IMEX (`refused`: no allocation may have one; `split`: none is imported on another host). Out: what
 // the driver would answer. Guarantee: memory, mappings, descriptors, fabric handles and copies are real, across processes
 // too. Work on streams is done at once, a launch of `pack` or `ordered_writes` included, so that ranks start in one order;
-// on streams with priority it is done late, when their events have been asked for some times. Other kernels are accepted
-// and not run.
+// on streams with priority it is done late, when their events have been asked for some times; on a stream that was let wait for a
+// word, by a thread, in order. Other kernels are accepted and not run.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -106,32 +106,53 @@ int cuGetErrorString(int code, const char **text) { return (void)code, *text = "
 // Streams and events: everything is done when the call returns.
 static int made(u64 **out) { return (*out = calloc(1, 8)) ? SUCCESS : OUT_OF_MEMORY; }
 enum { LATE = 3, ROOM = 1 << 16 };
-// Rows, or a launch when there is a start.
+// Rows, or a launch when there is a start: of some units, or of a whole kernel. Or a wait for a word; or bytes to be set.
 struct work {
   char *to, *from;
   size_t to_step, from_step, run, rows;
   struct start start;
+  int kernel, fills;
+  u32 *word, value;
 };
 struct stream {
-  int captured, late;
+  int captured, late, threaded, ends;
   u64 issued, done;
   struct work *works;
+  pthread_t thread;
 };
 struct event {
   u64 time, position;
   int asked;
   struct stream *stream;
 };
+static void run_pack(const struct start *start);
 static void move(const struct work *work) {
+  if (work->kernel) return run_pack(&work->start);
+  if (work->fills) memset(work->to, (int)work->value, work->run);
   for (size_t row = 0; row < work->rows; ++row)
     memmove(work->to + row * work->to_step, work->from + row * work->from_step, work->run);
   for (u32 number = 0; number < work->start.unit_count; ++number) move_unit(&work->start, work->start.units[number]);
 }
+static u64 reached(const u64 *count) { return __atomic_load_n(count, __ATOMIC_ACQUIRE); }
 static int put(struct stream *stream, struct work work) {
-  if (stream == NULL || !stream->late) return move(&work), SUCCESS;
-  if (stream->issued - stream->done == ROOM) return OUT_OF_MEMORY;
-  stream->works[stream->issued++ % ROOM] = work;
+  if (stream == NULL || !(stream->late || stream->threaded)) return move(&work), SUCCESS;
+  if (stream->issued - reached(&stream->done) == ROOM) return OUT_OF_MEMORY;
+  stream->works[stream->issued % ROOM] = work;
+  __atomic_store_n(&stream->issued, stream->issued + 1, __ATOMIC_RELEASE);
   return SUCCESS;
+}
+static void *work_off(void *given) {
+  struct stream *stream = given;
+  while (!__atomic_load_n(&stream->ends, __ATOMIC_ACQUIRE)) {
+    struct work *work = &stream->works[stream->done % ROOM];
+    if (reached(&stream->issued) == stream->done || (work->word && (int)(load(work->word) - work->value) < 0)) {
+      usleep(20);
+      continue;
+    }
+    if (!work->word) move(work);
+    __atomic_store_n(&stream->done, stream->done + 1, __ATOMIC_RELEASE);
+  }
+  return NULL;
 }
 static void catch_up(struct stream *stream, u64 position) {
   while (stream->done < position) move(&stream->works[stream->done++ % ROOM]);
@@ -143,12 +164,28 @@ int cuStreamCreateWithPriority(struct stream **stream, unsigned flags, int prior
   return ((*stream)->works = calloc(ROOM, sizeof(struct work))) ? SUCCESS : OUT_OF_MEMORY;
 }
 int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
-int cuStreamDestroy_v2(struct stream *stream) { return stream ? free(stream->works), free(stream), SUCCESS : SUCCESS; }
-int cuStreamQuery(struct stream *stream) { return (void)stream, SUCCESS; }
-int cuStreamSynchronize(struct stream *stream) { return (void)stream, SUCCESS; }
+int cuStreamDestroy_v2(struct stream *stream) {
+  if (stream == NULL) return SUCCESS;
+  __atomic_store_n(&stream->ends, 1, __ATOMIC_RELEASE);
+  if (stream->threaded) pthread_join(stream->thread, NULL);
+  return free(stream->works), free(stream), SUCCESS;
+}
+int cuStreamQuery(struct stream *stream) {
+  return stream && stream->threaded && reached(&stream->done) < stream->issued ? NOT_READY : SUCCESS;
+}
+int cuStreamSynchronize(struct stream *stream) {
+  while (cuStreamQuery(stream) == NOT_READY) usleep(20);
+  return SUCCESS;
+}
 int cuStreamWaitEvent(struct stream *stream, u64 *event, unsigned flags) { return (void)stream, (void)event, flags; }
 int cuStreamWaitValue32_v2(struct stream *stream, u64 at, unsigned value, unsigned flags) {
-  return (void)stream, (void)at, (void)value, (void)flags, SUCCESS;
+  if (stream == NULL || stream->late || flags != 0) return INVALID;
+  if (!stream->threaded) {
+    if (!(stream->works = calloc(ROOM, sizeof(struct work)))) return OUT_OF_MEMORY;
+    if (pthread_create(&stream->thread, NULL, work_off, stream)) return OUT_OF_MEMORY;
+    stream->threaded = 1;
+  }
+  return put(stream, (struct work){.word = (u32 *)at, .value = value});
 }
 int cuStreamIsCapturing(struct stream *stream, int *status) { return *status = stream ? stream->captured : 0, SUCCESS; }
 int cuStreamBeginCapture_v2(struct stream *stream, int mode) { return (void)mode, stream->captured = 1, SUCCESS; }
@@ -164,8 +201,8 @@ int cuEventRecord(struct event *event, struct stream *stream) {
   return SUCCESS;
 }
 int cuEventQuery(struct event *event) {
-  if (event->stream == NULL || event->stream->done >= event->position) return SUCCESS;
-  if (++event->asked < LATE) return NOT_READY;
+  if (event->stream == NULL || reached(&event->stream->done) >= event->position) return SUCCESS;
+  if (event->stream->threaded || ++event->asked < LATE) return NOT_READY;
   return catch_up(event->stream, event->position), SUCCESS;
 }
 int cuEventElapsedTime_v2(float *milliseconds, struct event *first, struct event *last) {
@@ -185,18 +222,20 @@ int cuLaunchKernel(u64 function, unsigned x, unsigned y, unsigned z, unsigned th
   if (function != PACK || stream == NULL) return SUCCESS;
   struct start *start = arguments[0];
   if (start->phases == PHASE_MOVE) return stream->late ? put(stream, (struct work){.rows = 0, .start = *start}) : SUCCESS;
-  return run_pack(start), SUCCESS;
+  return put(stream, (struct work){.start = *start, .kernel = 1});
 }
 
 // Copies.
 int cuMemcpyAsync(u64 to, u64 from, size_t bytes, struct stream *stream) {
-  return put(stream, (struct work){(char *)to, (char *)from, bytes, bytes, bytes, 1, {0}});
+  return put(stream, (struct work){(char *)to, (char *)from, bytes, bytes, bytes, 1, .kernel = 0});
 }
 int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t bytes, struct stream *stream) { return find(from) ? cuMemcpyAsync((u64)to, from, bytes, stream) : INVALID; }
 int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, struct stream *stream) { return find(to) ? cuMemcpyAsync(to, (u64)from, bytes, stream) : INVALID; }
 int cuMemcpyDtoH_v2(void *to, u64 from, size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, NULL); }
 int cuMemcpyHtoD_v2(u64 to, const void *from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, NULL); }
-int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, u64 *stream) { return (void)stream, memset((void *)at, byte, bytes), SUCCESS; }
+int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, struct stream *stream) {
+  return put(stream, (struct work){.to = (char *)at, .run = bytes, .fills = 1, .value = byte});
+}
 int cuMemsetD8_v2(u64 at, unsigned char byte, size_t bytes) { return cuMemsetD8Async(at, byte, bytes, NULL); }
 struct side {
   size_t x, y;
@@ -217,7 +256,7 @@ int cuMemcpy2DAsync_v2(const struct copy *copy, struct stream *stream) {
     if (sides[at]->pitch < copy->width || sides[at]->pitch > INT32_MAX) return INVALID;
     start[at] = sides[at]->kind == 1 ? (char *)sides[at]->host : (char *)sides[at]->device;
   }
-  return put(stream, (struct work){start[1], start[0], copy->to.pitch, copy->from.pitch, copy->width, copy->height, {0}});
+  return put(stream, (struct work){start[1], start[0], copy->to.pitch, copy->from.pitch, copy->width, copy->height, .kernel = 0});
 }
 
 // Memory of the host.
