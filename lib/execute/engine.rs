@@ -6,15 +6,13 @@ use super::ExecuteError;
 use super::agree::chain;
 use super::alarm::Alarm;
 use super::execution::Execution;
-use super::links::Links;
 use super::rest::{self, Rest};
-use super::signals::Signals;
-use super::turns::Turns;
+use super::transfers::Inner;
 use crate::base::{Backoff, Deadline};
 use crate::bootstrap::{Cause, Control};
 use crate::memory::Bell;
 use crate::memory::device::Stream;
-use crate::transport::{Capabilities, Event, MessageLink};
+use crate::transport::MessageLink;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,25 +25,6 @@ const VERDICT: Duration = Duration::from_secs(2);
 
 /// How long the progress thread sleeps when nothing wakes it.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Place of a transfer.
-enum Entry {
-    Free,
-    /// Its init is under way.
-    Reserved,
-    Ready(Box<Execution>),
-}
-
-pub(super) struct Inner {
-    pub(super) links: Links,
-    executions: Vec<Entry>,
-    /// How many of them are active.
-    active: usize,
-    pub(super) signals: Signals,
-    events: Vec<Event>,
-    failure: Option<Arc<Cause>>,
-    pub(super) turns: Turns,
-}
 
 struct Shared {
     inner: Mutex<Inner>,
@@ -83,15 +62,7 @@ impl Engine {
         bell: Bell,
     ) -> Result<Self, ExecuteError> {
         let readiness = links.iter().map(|link| link.readiness()).collect();
-        let inner = Inner {
-            links: Links(links),
-            executions: Vec::new(),
-            active: 0,
-            signals: Signals::default(),
-            events: Vec::with_capacity(1024),
-            failure: None,
-            turns: Turns::default(),
-        };
+        let inner = Inner::new(links);
         let alarm = Arc::new(Alarm::new(bell)?);
         let woken = alarm.clone();
         control.on_abort(Box::new(move || woken.ring()));
@@ -146,6 +117,12 @@ impl Engine {
         drop(inner);
         self.shared.wake_if_needed();
         Ok(())
+    }
+
+    /// Lets what follows on a stream wait for a stage of the start under way, or for its end.
+    pub(super) fn follow(&self, execution: u32, stream: &Stream, stage: Option<u32>) -> Result<(), ExecuteError> {
+        let mut inner = self.shared.lock();
+        inner.execution(execution).map_or(Err(ExecuteError::NotStarted), |execution| execution.follow(stream, stage))
     }
 
     /// Makes progress once; whether the transfer is finished.
@@ -328,6 +305,7 @@ impl Shared {
         let begun = self.take_turns(inner);
         let active = inner.active;
         let moved = begun.and_then(|begun| Ok(inner.progress()? || begun));
+        let moved = moved.and_then(|moved| self.tell_landed(inner).map(|()| moved));
         if inner.active < active {
             // Another thread may sleep for the transfer that this one finished.
             self.alarm.ring();
@@ -343,15 +321,27 @@ impl Shared {
         }
     }
 
-    /// Begins the transfer whose turn with the shared slots it is; whether there was one.
+    /// Begins the transfer whose turn with the shared slots it is; whether there was one. Notes what has come to all ranks of
+    /// this rank's domain.
     fn take_turns(&self, inner: &mut Inner) -> Result<bool, ExecuteError> {
-        while inner.turns.is_waiting() {
+        while inner.turns.is_waiting() || inner.landings.is_waiting() {
             let Some(context) = self.control.next_turn() else { break };
-            inner.turns.came(context);
+            if !inner.landed_everywhere(context) {
+                inner.turns.came(context);
+            }
         }
         let Some(number) = inner.turns.begin() else { return Ok(false) };
         inner.execution(number).map_or(Ok(()), Execution::start)?;
         Ok(true)
+    }
+
+    /// Tells the ranks of this rank's domain what has come here.
+    fn tell_landed(&self, inner: &mut Inner) -> Result<(), ExecuteError> {
+        while let Some((context, members)) = inner.next_landed() {
+            self.control.ask_turn(context, members)?;
+            inner.landings.asked(context);
+        }
+        Ok(())
     }
 
     fn cause(&self, error: &ExecuteError) -> Cause {
@@ -377,118 +367,6 @@ impl Shared {
                 // Nothing is needed any more; whoever waits next gets the cause.
                 Err(_) => self.note_active(&self.lock()),
             }
-        }
-    }
-}
-
-impl Inner {
-    pub(super) fn execution(&mut self, number: u32) -> Option<&mut Execution> {
-        match self.executions.get_mut(number as usize) {
-            Some(Entry::Ready(execution)) => Some(execution),
-            _ => None,
-        }
-    }
-
-    /// A transfer number that nobody else has until it is removed.
-    pub(super) fn reserve_execution(&mut self) -> u32 {
-        let free = self.executions.iter().position(|entry| matches!(entry, Entry::Free));
-        let number = free.unwrap_or(self.executions.len());
-        if number == self.executions.len() {
-            self.executions.push(Entry::Free);
-        }
-        self.executions[number] = Entry::Reserved;
-        number as u32
-    }
-
-    pub(super) fn insert(&mut self, number: u32, execution: Execution) {
-        self.executions[number as usize] = Entry::Ready(Box::new(execution));
-    }
-
-    fn remove(&mut self, number: u32) {
-        self.signals.remove(number);
-        let was_active = self.execution(number).is_some_and(|execution| {
-            execution.leave();
-            execution.is_active()
-        });
-        self.active -= usize::from(was_active);
-        self.turns.remove(number);
-        self.executions[number as usize] = Entry::Free;
-    }
-
-    fn ready(&self) -> impl Iterator<Item = &Execution> {
-        self.executions.iter().filter_map(|entry| if let Entry::Ready(ready) = entry { Some(&**ready) } else { None })
-    }
-
-    fn fail(&mut self, cause: Arc<Cause>) {
-        self.failure.get_or_insert(cause);
-        self.ready().for_each(Execution::leave);
-    }
-
-    /// How to sleep, given the links of the active transfers.
-    fn rest(&mut self) -> Rest {
-        let mut rest = Rest::Bell;
-        // A turn rings nobody.
-        if self.turns.is_waiting() {
-            return Rest::Moment;
-        }
-        for execution in self.ready() {
-            // Nor do devices.
-            if execution.awaits_stream() {
-                return Rest::Moment;
-            }
-            if execution.is_crossing() {
-                return Rest::Soon;
-            }
-            for link in execution.links().filter(|_| execution.is_running()) {
-                if !self.links.0[link].capabilities().contains(Capabilities::CROSSES_HOSTS) {
-                    return Rest::Moment;
-                }
-                let before = matches!(rest, Rest::Link { mapped: true, .. });
-                rest = Rest::Link { link, mapped: before || execution.has_mapped_peers() };
-            }
-        }
-        rest
-    }
-
-    /// Polls links, hands events out, lets every active transfer take its steps; whether anything moved.
-    fn progress(&mut self) -> Result<bool, ExecuteError> {
-        let mut events = std::mem::take(&mut self.events);
-        let polled = self.links.0.iter_mut().try_for_each(|link| link.poll(&mut events));
-        let mut moved = !events.is_empty();
-        let handled = events.drain(..).try_for_each(|event| self.handle(event));
-        self.events = events;
-        handled?;
-        polled?;
-        for (entry, number) in self.executions.iter_mut().zip(0..) {
-            if let Entry::Ready(execution) = entry
-                && execution.is_running()
-            {
-                moved |= execution.progress(&mut self.links)?;
-                if !execution.is_active() {
-                    self.active -= 1;
-                    self.turns.finished(number);
-                }
-            }
-        }
-        Ok(moved)
-    }
-
-    fn handle(&mut self, event: Event) -> Result<(), ExecuteError> {
-        match event {
-            Event::Completed(ticket) => match self.execution((ticket.0 >> 32) as u32) {
-                Some(execution) => execution.completed(ticket.0 as u32),
-                None => Ok(()),
-            },
-            Event::Signalled { peer, signal } => {
-                let owner = self.signals.owner(peer, signal);
-                match owner.and_then(|owner| self.execution(owner)) {
-                    Some(execution) => execution.signalled(peer, signal),
-                    None => {
-                        Err(ExecuteError::Protocol { peer, what: format!("signal {} of no transfer", signal.index) })
-                    }
-                }
-            }
-            Event::Lost { peer, cause } => Err(ExecuteError::Lost { peer, source: cause }),
         }
     }
 }

@@ -23,8 +23,10 @@ mod execution;
 mod gpu;
 mod group;
 mod hop;
+mod landings;
 mod links;
 mod overlap;
+mod passing;
 #[doc(hidden)]
 pub mod peer_bytes;
 mod planned;
@@ -37,6 +39,7 @@ mod runner;
 mod signals;
 mod sums;
 mod tensors;
+mod transfers;
 mod turns;
 
 pub(crate) use agree::{commit, gather};

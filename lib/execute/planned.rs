@@ -38,6 +38,8 @@ struct Statement {
     traffic: RankTraffic,
     /// Whether any flow passes it.
     takes_part: bool,
+    /// Bytes that come here for others.
+    passes_on: u64,
     staging: Staging,
 }
 
@@ -52,6 +54,8 @@ pub(super) struct Routes {
     pub(super) unique_bytes: u64,
     pub(super) coverage: Coverage,
     pub(super) traffic: Traffic,
+    /// Most bytes that a rank passes on to GPUs of its domain.
+    pub(super) passes_on: u64,
     /// World ranks of those that a flow passes.
     pub(super) participants: Vec<Rank>,
     /// What each rank has for chunks on their way.
@@ -81,6 +85,7 @@ pub(super) fn plan(
         }
         None => (flows, Vec::new()),
     };
+    let passed = inside.iter().filter(|flow| flow.path.has_landed() && flow.path.root() == group.rank);
     let lowest = |class: &&crate::plan::CellClass| class.holders.first() == Some(&group.rank);
     let statement = Statement {
         hops: flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0),
@@ -91,6 +96,7 @@ pub(super) fn plan(
         coverage,
         traffic,
         takes_part: !flows.is_empty(),
+        passes_on: passed.map(|flow| flow.bytes).sum(),
         staging: group.staging.statement(),
     };
     Ok(Planned { plan, flows, inside, time: begun.elapsed(), statement })
@@ -121,6 +127,7 @@ pub(super) fn add_up(
         feeders,
         flows: sum(|statement| statement.flows) as usize,
         unique_bytes: sum(|statement| statement.unique),
+        passes_on: all.iter().map(|statement| statement.passes_on).max().unwrap_or(0),
         coverage,
         participants: (0..)
             .map(Rank)

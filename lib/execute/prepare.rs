@@ -6,13 +6,14 @@ use super::agree::Agreement;
 use super::bind::{count_runs, is_direct, is_repeated, is_unchanged};
 use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::budget::{self, SLOT_ALIGNMENT};
-use super::engine::Inner;
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
+use super::passing::Passing;
 use super::planned::Routes;
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
 use super::tensors::{LocalTensor, LocalTensors, MemoryOf};
+use super::transfers::Inner;
 use super::{ExecuteError, Side};
 use crate::base::Rank;
 use crate::memory::{MemoryKind, SharedMemory, Span};
@@ -108,6 +109,8 @@ pub(super) struct Prepared {
     pub(super) chunk_bytes: u64,
     /// Whether no other rank uses its devices.
     pub(super) alone: bool,
+    /// Stages in which its GPU passes bytes on to others; 0 for none.
+    pub(super) stages: u32,
     /// Whether ranks of the domain read this rank's tensors directly.
     readable: bool,
     pub(super) reservation: Reservation,
@@ -134,13 +137,14 @@ pub(super) fn reach(group: &Group, agreement: &Agreement, chunk_bytes: u64) -> R
         cores: agreement.cores,
         mapped: group.mapped != Mapped::Staged,
         chunk_bytes,
+        parts: 0,
     }
 }
 
-/// Prepares this rank's part; `topology` has the domains that flows were cut by.
+/// Prepares this rank's part; `topology` has the domains that flows were cut by, `passing` how GPUs pass on what comes.
 pub(super) fn prepare(
     group: &Group,
-    topology: &Topology,
+    (topology, passing): (&Topology, &Passing),
     plan: &Plan,
     flows: &[LocalFlow],
     local: &LocalTensors,
@@ -148,7 +152,7 @@ pub(super) fn prepare(
     routes: &Routes,
 ) -> Result<Prepared, ExecuteError> {
     let (chunk, allowance) = budget::share(&routes.staging, agreement.chunk, routes.hops)?;
-    let reach = reach(group, agreement, chunk);
+    let reach = Reach { parts: passing.parts, ..reach(group, agreement, chunk) };
     let helped = (routes.feeders[group.topology.domain(group.rank).index()] as u64) < u64::from(reach.cores);
     let program = compile(plan, flows, topology, &reach, (group.rank, helped));
     let direct = direct_items(group, &program, plan, local)?;
@@ -191,6 +195,7 @@ pub(super) fn prepare(
         release_words,
         chunk_bytes: chunk,
         alone: agreement.has_devices_alone(group.rank),
+        stages: passing.stages(),
         readable: reach.readable[group.rank.index()],
     };
     prepared.register(local)?;

@@ -7,7 +7,7 @@ use super::reach::{Reach, Sides};
 use crate::base::Rank;
 use crate::layout::Dtype;
 use crate::plan::{CellId, Plan, TensorSpec};
-use crate::route::{Gather, LocalFlow, Piece};
+use crate::route::{Gather, LocalFlow, Piece, part_of};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -110,6 +110,8 @@ pub(super) struct Item {
     pub(super) terms: Range<u32>,
     /// The sum that it is a term of.
     pub(super) sum: Option<u32>,
+    /// The first stage of passing on that needs it; 0 is that of what is there from the start.
+    pub(super) stage: u32,
 }
 
 impl Item {
@@ -129,6 +131,7 @@ impl Item {
             counted: false,
             terms: 0..0,
             sum: None,
+            stage: 0,
         }
     }
 }
@@ -265,6 +268,7 @@ struct Chunk {
     terms: Range<u32>,
     /// Lowest rank that wants it: values that become infinite count on the way there.
     lowest: Option<Rank>,
+    stage: u32,
 }
 
 impl Program {
@@ -282,14 +286,15 @@ impl Program {
         // All pieces of a flow are of one class.
         let lowest = class.wanters.first().copied();
         if share.flow.path.root() == sides.rank || share.flow.place.parent.is_some() {
-            self.add_node(sides, share, Chunk { pieces, bytes: to - from, terms, lowest });
+            let stage = 1 + part_of(&share.gather, from, sides.reach.parts);
+            self.add_node(sides, share, Chunk { pieces, bytes: to - from, terms, lowest, stage });
         }
     }
 
     /// What this rank does on the tree.
     fn add_node(&mut self, sides: &Sides<'_>, share: &Share<'_>, chunk: Chunk) {
         let (path, place) = (&share.flow.path, &share.flow.place);
-        let Chunk { pieces, bytes, terms, lowest } = chunk;
+        let Chunk { pieces, bytes, terms, lowest, stage } = chunk;
         let holds = place.parent.is_none() && share.flow.sums.is_none();
         if holds && place.wants {
             let unpacks = sides.reach.mixed[sides.rank.index()];
@@ -330,6 +335,7 @@ impl Program {
             unpacks: place.parent.is_some() && place.wants && stored == Storage::Slot,
             counted,
             terms,
+            stage,
             ..Item::new(pieces, Form::Wire, bytes, stored, incoming)
         });
     }

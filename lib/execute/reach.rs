@@ -29,6 +29,8 @@ pub(super) struct Reach {
     pub(super) mapped: bool,
     /// Largest chunk of a message link.
     pub(super) chunk_bytes: u64,
+    /// How many parts of what comes GPUs pass on one after the other; 0 where they pass nothing on.
+    pub(super) parts: u32,
 }
 
 impl Reach {
@@ -42,6 +44,7 @@ impl Reach {
             mixed: vec![false; ranks],
             mapped: true,
             chunk_bytes,
+            parts: 0,
         }
     }
 

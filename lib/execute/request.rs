@@ -8,6 +8,7 @@ use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
 use super::gpu::{DeviceTransfer, MappedMemories, Way, find_way, inspect_tensors, unmapped_destination};
+use super::passing::Passing;
 use super::planned::{self, Planned, Routes};
 use super::prepare::{Prepared, Reservation, prepare};
 use super::runner::Runner;
@@ -16,7 +17,7 @@ use crate::base::{Deadline, Rank, env};
 use crate::memory::device::Stream;
 use crate::memory::{Buffer, ReadHold, WriteHold};
 use crate::plan::Manifest;
-use crate::route::{Coverage, RouteOptions, Traffic};
+use crate::route::{Coverage, RouteOptions, Traffic, in_parts};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,10 @@ use std::time::Duration;
 const CONNECT_SLICE: Duration = Duration::from_secs(1);
 /// How long dropping an active transfer waits for it.
 const DROP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Chunks that a rank passes on in a part, and most parts: the last one is passed on when nothing else comes.
+const PART: u64 = 16;
+const MOST_PARTS: u64 = 8;
 
 /// What a transfer is made with; equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -154,33 +159,36 @@ impl Reshard {
         if let Some(Way::Direct { places, .. }) = &way {
             let transfer = DeviceTransfer::init(group, &planned.plan, &planned.flows, &local, places, deadline)?;
             let report = Report { mapped: transfer.mapped().clone(), ..report };
-            let device = Some(Box::new(transfer));
-            return Ok(Self::over(Runner { host: None, device }, report, local));
+            return Ok(Self::over(Runner { host: None, devices: vec![transfer] }, report, local));
         }
         let topology = way.as_ref().and_then(Way::topology).unwrap_or(&group.topology);
+        let parts = if report.inside { parts(&routes, &agreement) } else { 0 };
+        let passing = Passing::of(group, way.as_ref().and_then(Way::shape), agreement.context, parts);
         let (host, [staging_bytes, chunk_bytes]) =
-            Self::by_hosts(group, topology, &planned, &local, (&agreement, &routes), deadline)?;
+            Self::by_hosts(group, (topology, &passing), &planned, &local, (&agreement, &routes), deadline)?;
         let mut report = Report { staging_bytes, chunk_bytes, ..report };
-        let mut device = None;
+        let mut devices = Vec::new();
         if let Some(Way::Inside { places, .. }) = &way {
-            let transfer = DeviceTransfer::init(group, &planned.plan, &planned.inside, &local, places, deadline)?;
-            report.mapped = transfer.mapped().clone();
-            device = Some(Box::new(transfer));
+            for flows in in_parts(&planned.plan, planned.inside, parts) {
+                let transfer = DeviceTransfer::init(group, &planned.plan, &flows, &local, places, deadline)?;
+                report.mapped.add_all(transfer.mapped());
+                devices.push(transfer);
+            }
         }
-        Ok(Self::over(Runner { host: Some(host), device }, report, local))
+        Ok(Self::over(Runner { host: Some(host), devices }, report, local))
     }
 
     /// The part that the hosts do, bytes of its staging and of a chunk; collective.
     fn by_hosts(
         group: &Group,
-        topology: &Topology,
+        (topology, passing): (&Topology, &Passing),
         planned: &Planned,
         local: &tensors::LocalTensors,
         (agreement, routes): (&Agreement, &Routes),
         deadline: Deadline,
     ) -> Result<(Reservation, [u64; 2]), ExecuteError> {
         let (plan, flows) = (&planned.plan, &planned.flows);
-        let prepared = prepare(group, topology, plan, flows, local, agreement, routes);
+        let prepared = prepare(group, (topology, passing), plan, flows, local, agreement, routes);
         let prepared = commit(group, prepared, deadline)?;
         let attached = connect(group, &prepared, deadline)
             .and_then(|()| exchange(group, &prepared, deadline))
@@ -192,6 +200,9 @@ impl Reshard {
             engine.insert(number, Execution::new(bound, number));
             if let Some(members) = prepared.turn.clone() {
                 engine.turns.add(number, agreement.context, members);
+            }
+            if passing.stages() > 0 {
+                engine.landings.add(number, passing.contexts.clone(), passing.members.clone());
             }
         }
         Ok((prepared.reservation, [prepared.staging_bytes, prepared.chunk_bytes]))
@@ -311,6 +322,11 @@ impl Drop for Reshard {
             self.runner.keep_memory();
         }
     }
+}
+
+/// How many parts of what comes into domains GPUs pass on one after the other, while the network brings the next.
+fn parts(routes: &Routes, agreement: &Agreement) -> u32 {
+    (routes.passes_on / agreement.chunk.saturating_mul(PART).max(1)).clamp(1, MOST_PARTS) as u32
 }
 
 /// This rank's plan for a way, and what all ranks' add up to; collective.

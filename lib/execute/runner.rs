@@ -11,48 +11,54 @@ use crate::memory::device::Stream;
 pub(super) struct Runner {
     /// Threads of the hosts, over memory of the hosts; tensors on GPUs go through it.
     pub(super) host: Option<Reservation>,
-    /// GPUs, straight to each other.
-    pub(super) device: Option<Box<DeviceTransfer>>,
+    /// GPUs, straight to each other. Behind a host the first runs what is there from the start, each other one a part of
+    /// what comes.
+    pub(super) devices: Vec<DeviceTransfer>,
 }
 
 impl Runner {
     /// Begins, behind what `stream` holds if one is given; returns at once.
     pub(super) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
-        match (&self.host, &self.device) {
-            (Some(host), Some(device)) => {
-                let stream = stream.or_else(|| device.own_stream());
-                host.group.engine.start(host.number, stream)?;
-                // The hosts' part is under way and nobody would wait for it.
-                device.start(stream).map_err(|error| device.fail(error))
-            }
-            (Some(host), None) => host.group.engine.start(host.number, stream),
-            (None, Some(device)) => device.start(stream),
-            (None, None) => Ok(()),
+        let Some(host) = &self.host else { return self.devices.iter().try_for_each(|device| device.start(stream)) };
+        let Some(first) = self.devices.first() else { return host.group.engine.start(host.number, stream) };
+        let stream = stream.or_else(|| first.own_stream());
+        host.group.engine.start(host.number, stream)?;
+        // The hosts' part is under way now, and after an error nobody waits for it.
+        stream.map_or(Ok(()), |stream| self.pass_on(host, stream)).map_err(|error| first.fail(error))
+    }
+
+    /// Lets GPUs pass on what there is and what comes, as it comes.
+    fn pass_on(&self, host: &Reservation, stream: &Stream) -> Result<(), ExecuteError> {
+        let engine = &host.group.engine;
+        for (device, stage) in self.devices.iter().zip(0..) {
+            engine.follow(host.number, stream, Some(stage))?;
+            device.start(Some(stream))?;
         }
+        engine.follow(host.number, stream, None)
     }
 
     /// GPUs that order starts among themselves, so that starts follow each other without a wait and can be captured.
     pub(super) fn devices_alone(&self) -> Option<&DeviceTransfer> {
-        self.device.as_deref().filter(|_| self.host.is_none())
+        self.devices.first().filter(|_| self.host.is_none())
     }
 
     /// Returns once the start under way has ended here.
     pub(super) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         self.host.as_ref().map_or(Ok(()), |host| host.group.engine.wait(host.number, deadline))?;
-        self.device.as_ref().map_or(Ok(()), |device| device.wait(deadline))
+        self.devices.iter().try_for_each(|device| device.wait(deadline))
     }
 
     /// Makes progress; whether the start under way has ended here.
     pub(super) fn test(&self) -> Result<bool, ExecuteError> {
         let by_host = self.host.as_ref().map_or(Ok(true), |host| host.group.engine.test(host.number))?;
-        Ok(by_host && self.device.as_ref().map_or(Ok(true), |device| device.test())?)
+        Ok(by_host && self.devices_are_done()?)
     }
 
     /// Waits until a start that nobody waits for uses no memory any more.
     pub(super) fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         let by_host = self.host.as_ref().map_or(Ok(()), |host| host.group.engine.wait(host.number, deadline));
-        let by_device = self.device.as_ref().map_or(Ok(()), |device| device.end(deadline));
-        by_host.and(by_device)
+        // Each is told to end, whatever became of the others.
+        self.devices.iter().fold(by_host, |result, device| result.and(device.end(deadline)))
     }
 
     /// Steps done and in all; what GPUs do is one.
@@ -61,11 +67,15 @@ impl Runner {
             let mut engine = host.group.engine.lock();
             engine.execution(host.number).map_or((0, 0), |execution| execution.done())
         });
-        let of_device = self.device.as_ref().map_or((0, 0), |device| {
-            let ended = !started || (of_host.0 == of_host.1 && device.test().unwrap_or(false));
-            (u64::from(ended), 1)
-        });
-        (of_host.0 + of_device.0, of_host.1 + of_device.1)
+        if self.devices.is_empty() {
+            return of_host;
+        }
+        let ended = !started || (of_host.0 == of_host.1 && self.devices_are_done().unwrap_or(false));
+        (of_host.0 + u64::from(ended), of_host.1 + 1)
+    }
+
+    fn devices_are_done(&self) -> Result<bool, ExecuteError> {
+        self.devices.iter().try_fold(true, |done, device| Ok(done && device.test()?))
     }
 
     /// Finite values that became infinite here since the last start; GPUs cast nothing.

@@ -179,6 +179,12 @@ impl<'a> Gather<'a> {
         }
     }
 
+    /// Where part number `part` of `parts` begins, as equal as elements allow.
+    pub(crate) fn part(&self, part: u64, parts: u64) -> u64 {
+        let bytes = self.starts.last().copied().unwrap_or(0);
+        self.border((u128::from(bytes) * u128::from(part) / u128::from(parts.max(1))) as u64)
+    }
+
     /// Pieces of bytes `from..to`, both element borders.
     pub(crate) fn pieces(&self, from: u64, to: u64) -> impl Iterator<Item = Piece> + '_ {
         let first = self.starts.partition_point(|&start| start <= from) - 1;

@@ -69,12 +69,8 @@ fn spread(
         return;
     }
     let gather = Gather::of_pieces(plan, &flow.pieces);
-    let border = |part: u64| match part {
-        part if part == parts => flow.bytes,
-        part => gather.border((u128::from(flow.bytes) * u128::from(part) / u128::from(parts)) as u64),
-    };
     for part in 0..parts {
-        let (from, to) = (border(part), border(part + 1));
+        let (from, to) = (gather.part(part, parts), gather.part(part + 1, parts));
         // Roots begin with different readers.
         let reader = (u64::from(path.root().0) + part) % readers;
         let way = path.by_reader(topology, reader as usize);
@@ -85,6 +81,28 @@ fn spread(
             flows.push(LocalFlow { path: way, place, pieces, bytes: to - from, sums: None });
         }
     }
+}
+
+/// Flows inside a domain in the order in which they may begin: those of what a rank holds, then `parts` parts of those of what
+/// comes to it, as [`part_of`] counts them.
+pub(crate) fn in_parts(plan: &Plan, flows: Vec<LocalFlow>, parts: u32) -> Vec<Vec<LocalFlow>> {
+    let (landed, held): (Vec<LocalFlow>, Vec<LocalFlow>) = flows.into_iter().partition(|flow| flow.path.has_landed());
+    let mut stages = vec![held];
+    for part in 0..u64::from(parts) {
+        let cut = |flow: &LocalFlow| {
+            let gather = Gather::of_pieces(plan, &flow.pieces);
+            let (from, to) = (gather.part(part, parts.into()), gather.part(part + 1, parts.into()));
+            let pieces: Vec<Piece> = gather.pieces(from, to).collect();
+            (to > from).then(|| LocalFlow { pieces, bytes: to - from, ..flow.clone() })
+        };
+        stages.push(landed.iter().filter_map(cut).collect());
+    }
+    stages
+}
+
+/// The part of a flow that its byte `at` is in.
+pub(crate) fn part_of(gather: &Gather<'_>, at: u64, parts: u32) -> u32 {
+    (1..parts).rev().find(|&part| gather.part(part.into(), parts.into()) <= at).unwrap_or(0)
 }
 
 /// Ranks of the root's domain that send what a flow carries, each a part of its class.

@@ -150,7 +150,9 @@ fn nothing_is_cut_where_nothing_is_asked_for() {
 /// One holder beside three that want what it holds sends each byte once.
 #[test]
 fn a_root_sends_each_byte_once() {
-    let mesh = |ranks: &[u32]| Arc::new(Mesh::new(vec![ranks.len() as u32], ranks.iter().copied().map(Rank).collect()).unwrap());
+    let mesh = |ranks: &[u32]| {
+        Arc::new(Mesh::new(vec![ranks.len() as u32], ranks.iter().copied().map(Rank).collect()).unwrap())
+    };
     let layout = |ranks: &[u32]| {
         Arc::new(Layout::new(vec![64, 257], Dtype::BF16, mesh(ranks), vec![Placement::Replicate]).unwrap())
     };
@@ -163,9 +165,7 @@ fn a_root_sends_each_byte_once() {
         let flows = route_for(&plan, &topology, options, Rank(rank));
         cut_flows(&plan, &topology, options, (&flows, Rank(rank)), |_| true).inside
     };
-    let sent = |rank: u32| -> u64 {
-        of(rank).iter().map(|flow| flow.bytes * flow.place.children.len() as u64).sum()
-    };
+    let sent = |rank: u32| -> u64 { of(rank).iter().map(|flow| flow.bytes * flow.place.children.len() as u64).sum() };
     let bytes = 64 * 257 * 2;
     assert_eq!(sent(0), bytes);
     for reader in 1..4 {

@@ -35,7 +35,7 @@ pub use explain::{Exchanged, Explanation, explain};
 pub use file::{PlanFileError, SavedPlan};
 pub(crate) use flow::Gather;
 pub use flow::{DomainSum, Flow, LocalFlow, Node, Piece, Sums};
-pub(crate) use inside::cut_flows;
+pub(crate) use inside::{cut_flows, in_parts, part_of};
 pub use options::{Injection, RouteKind, RouteOptions};
 pub use path::{Neighbour, Path, Place};
 pub use routes::{Routed, plan_for, route, route_for};

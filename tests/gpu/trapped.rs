@@ -7,7 +7,7 @@ use crate::planner::layout;
 use crate::results::Outcome;
 use crate::transfer::{Spot, Transfer, row_major};
 use crate::traps::{Place, Trap, apart, rows, traps};
-use crossmesh::comm::{Communicator, Device, Report, ReshardOptions, Side};
+use crossmesh::comm::{Communicator, Device, Report, ReshardOptions, Side, Stream};
 use crossmesh::layout::{AxisMap, Dtype, Interval, Layout, Placement, Split, View};
 use crossmesh::plan::Manifest;
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
@@ -126,18 +126,31 @@ pub(crate) fn spring(
         spot
     };
     let what = format!("{name}, {kinds}, rank {rank}, {route:?}");
+    let places = std::cell::RefCell::new(Vec::new());
     let memory = |number: usize, bytes| {
-        kind(kinds, rank.0, number, sides.borrow().get(&number).copied()).buffer(device.ordinal(), bytes)
+        let made = kind(kinds, rank.0, number, sides.borrow().get(&number).copied()).buffer(device.ordinal(), bytes);
+        places.borrow_mut().push(made.device());
+        made
     };
     let part = Transfer::new(&what, &manifest, rank, spot, memory);
     let options = ReshardOptions { route: RouteOptions { kind: route, injection } };
     let made = world.reshard_init(&manifest, &part.buffers, options, deadline());
     let mut reshard = made.map_err(|error| format!("{what}: {error}"))?;
-    for round in 0..2 {
+    let is_on_gpu = !places.borrow().is_empty() && places.borrow().iter().all(Option::is_some);
+    let stream = is_on_gpu.then(|| Stream::new(device)).transpose()?;
+    for round in 0..3 {
         part.fill(round);
         // Where ranks share a GPU, one may read what another still fills.
         world.barrier(deadline())?;
-        reshard.start()?;
+        match stream.as_ref().filter(|_| round == 1) {
+            Some(stream) => {
+                reshard.start_on(stream)?;
+                // What follows on the stream sees everything.
+                stream.synchronize(deadline()).map_err(|error| format!("{what}, on a stream: {error}"))?;
+                part.check(round);
+            }
+            None => reshard.start()?,
+        }
         reshard.wait(deadline()).map_err(|error| format!("{what}: {error}"))?;
         part.check(round);
     }

@@ -120,11 +120,13 @@ pub(super) fn attach(
     let feeds = attach.feeds(theirs)?;
     let padding = attach.padding()?;
     attach.bridge.as_mut().map_or(Ok(()), |bridge| bridge.finish(deadline))?;
-    let gate = attach.bridge.as_ref().and_then(Bridge::device).map(StreamGate::new).transpose()?;
+    let gate = attach.bridge.as_ref().and_then(Bridge::device);
+    let gate = gate.map(|device| StreamGate::new(device, prepared.stages)).transpose()?;
     Ok(Bound {
         bridge: attach.bridge,
         staging: attach.staging,
         gate,
+        stages: prepared.stages,
         items,
         feeds,
         padding,

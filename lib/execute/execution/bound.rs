@@ -119,6 +119,8 @@ pub(in crate::execute) struct Bound {
     pub(in crate::execute) staging: Vec<Option<Place>>,
     /// For starts on streams, with a bridge.
     pub(in crate::execute) gate: Option<StreamGate>,
+    /// Stages of passing on, each of which streams wait for.
+    pub(in crate::execute) stages: u32,
     pub(in crate::execute) program: Program,
     pub(in crate::execute) items: Vec<BoundItem>,
     pub(in crate::execute) pushes: Vec<BoundPush>,

@@ -73,6 +73,7 @@ impl Execution {
 
     fn unpacked(&mut self, item: u32) {
         self.items_left -= 1;
+        self.came(item);
         self.drop_hold(item);
     }
 

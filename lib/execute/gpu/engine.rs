@@ -157,7 +157,7 @@ impl Ordered {
             plan,
             control: group.control.clone(),
             streams: [Stream::new(device)?, Stream::new(device)?],
-            gate: StreamGate::new(device)?,
+            gate: StreamGate::new(device, 0)?,
             failed: Mutex::new(None),
             aborted: AtomicBool::new(false),
             stop: AtomicBool::new(false),

@@ -69,8 +69,16 @@ impl Shape {
         self.direct[domain.index()]
     }
 
+    /// Ranks of the domain of `rank` whose GPUs read from each other, ascending.
+    pub(crate) fn neighbours(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
+        let domain = self.topology.domain(rank);
+        (0..self.members.len() as u32)
+            .map(Rank)
+            .filter(move |&other| self.has(other) && self.topology.domain(other) == domain)
+    }
+
     /// Whether the GPU of `rank` reads from others, or is read from.
-    pub(super) fn has(&self, rank: Rank) -> bool {
+    pub(crate) fn has(&self, rank: Rank) -> bool {
         self.members[rank.index()]
     }
 }

@@ -90,6 +90,10 @@ impl DeviceTransfer {
         let mut transfer =
             Self { group: group_of_it, order, own: None, names: Vec::new(), mapped, _shared: Vec::new() };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
+        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
+        if prepared.program.items.is_empty() && !places.pads {
+            return Ok(transfer);
+        }
         let attached = attach(group, plan, local, (device, places.pads), &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
         transfer.mapped = MappedMemories { without_fabric: transfer.mapped.without_fabric, ..attached.mapped.clone() };
@@ -100,7 +104,6 @@ impl DeviceTransfer {
             }
             BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
         };
-        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
         transfer._shared = prepared.shared;
         Ok(transfer)
     }
