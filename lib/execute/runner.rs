@@ -20,11 +20,14 @@ impl Runner {
     /// Begins, behind what `stream` holds if one is given; returns at once.
     pub(super) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         let Some(host) = &self.host else { return self.devices.iter().try_for_each(|device| device.start(stream)) };
-        let Some(first) = self.devices.first() else { return host.group.engine.start(host.number, stream) };
-        let stream = stream.or_else(|| first.own_stream());
-        host.group.engine.start(host.number, stream)?;
+        // Ranks whose GPU passes nothing on have stages without a stream.
+        let Some((first, own)) = self.devices.first().and_then(|first| Some((first, first.own_stream()?))) else {
+            return host.group.engine.start(host.number, stream);
+        };
+        let stream = stream.unwrap_or(own);
+        host.group.engine.start(host.number, Some(stream))?;
         // The hosts' part is under way now, and after an error nobody waits for it.
-        stream.map_or(Ok(()), |stream| self.pass_on(host, stream)).map_err(|error| first.fail(error))
+        self.pass_on(host, stream).map_err(|error| first.fail(error))
     }
 
     /// Lets GPUs pass on what there is and what comes, as it comes.
@@ -44,7 +47,12 @@ impl Runner {
 
     /// Returns once the start under way has ended here.
     pub(super) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
-        self.host.as_ref().map_or(Ok(()), |host| host.group.engine.wait(host.number, deadline))?;
+        let by_host = self.host.as_ref().map_or(Ok(()), |host| host.group.engine.wait(host.number, deadline));
+        if by_host.is_err() {
+            // After an abort kernels are told to end when they are asked about.
+            self.devices.iter().for_each(|device| drop(device.test()));
+        }
+        by_host?;
         self.devices.iter().try_for_each(|device| device.wait(deadline))
     }
 

@@ -157,6 +157,9 @@ impl Stream {
         let _current = self.device.enter()?;
         let flag = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32;
         let address = memory.device_address() + 4 * word as u64;
+        if memory.word(word).is_none() {
+            return self.device.check("cuStreamWaitValue32", sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         // SAFETY: the word is in pinned memory that the caller keeps until the stream has passed.
         let result = unsafe { sys::cuStreamWaitValue32_v2(self.handle, address, value, flag) };
         self.device.check("cuStreamWaitValue32", result)
