@@ -45,6 +45,8 @@ const TWO_DOMAINS: (&str, &str) = ("CROSSMESH_DOMAINS", "2");
 
 /// Fabric handles on one host.
 const FABRIC: (&str, &str) = ("CROSSMESH_GPU_HANDLES", "fabric");
+/// Several parts of what comes into a domain, though tensors are small.
+const SMALL_CHUNKS: (&str, &str) = ("CROSSMESH_CHUNK", "256");
 /// As many GPUs on each emulated host.
 const FOUR_DEVICES: (&str, &str) = ("STAND_IN_DEVICES", "4");
 /// One for each of eight ranks on one host.
@@ -102,6 +104,9 @@ impl Job {
         jobs.push(Self::new(2, "mixed", &["gpu-to-gpu", "host-to-gpu", "gpu-to-host"]).with(TWO_DOMAINS));
         jobs.push(Self::new(2, "traps", &["pairs"]));
         jobs.push(Self::new(2, "fabric", &["forced"]).with(FABRIC));
+        // Hosts' memory in one domain, two GPUs in the other, which pass on what comes.
+        let once = || Self::new(4, "fabric", &["once:host-domain"]).with(TWO_DOMAINS);
+        jobs.extend([once(), once().with(SMALL_CHUNKS)]);
         jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
         jobs.extend(without_kernels);
         jobs.extend(Self::faults());
@@ -149,7 +154,7 @@ impl Job {
         jobs.push(fabric(2, &["by-fabric", "channel"], 2, 1));
         // Two domains of two trays each; two hosts that nothing joins; trays of one domain whose GPUs cannot be joined.
         jobs.push(fabric(8, &["inside:with-fabric", "inside:any-memory"], 4, 2));
-        jobs.push(fabric(8, &["once"], 4, 2).with(("CROSSMESH_CHUNK", "256")));
+        jobs.push(fabric(8, &["once:with-fabric"], 4, 2).with(SMALL_CHUNKS));
         jobs.push(fabric(8, &["inside:with-fabric"], 2, 0));
         jobs.push(fabric(8, &["inside:on-gpus"], 2, 1).with(("CROSSMESH_GPU_HANDLES", "local")));
         let staged = |ranks, why: &str, fabrics| fabric(ranks, &[&format!("staged:{why}")], 2, fabrics);

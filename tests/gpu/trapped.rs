@@ -24,11 +24,11 @@ pub(crate) const ROUTES: [(RouteKind, Injection); 3] = [
 ];
 
 /// Memory of buffer `number` of a rank; the traps put sources and destinations in different ones, but for a few.
-fn kind(name: &str, rank: u32, number: usize, side: Option<Side>) -> Kind {
+fn kind(name: &str, (rank, ranks): (u32, u32), number: usize, side: Option<Side>) -> Kind {
     match (name, side) {
         ("with-fabric", _) => [Kind::Library, Kind::Fabric][number % 2],
         ("on-gpus" | "pairs", _) | ("host-to-gpus", Some(Side::Destination)) => Kind::Library,
-        ("host-domain", _) if rank >= 4 => Kind::Library,
+        ("host-domain", _) if 2 * rank >= ranks => Kind::Library,
         ("host-to-gpus" | "host-domain", _) => [Kind::HostShared, Kind::HostPrivate][rank as usize % 2],
         _ => Kind::ALL[(rank as usize + 3 * number) % Kind::ALL.len()],
     }
@@ -128,7 +128,8 @@ pub(crate) fn spring(
     let what = format!("{name}, {kinds}, rank {rank}, {route:?}");
     let places = std::cell::RefCell::new(Vec::new());
     let memory = |number: usize, bytes| {
-        let made = kind(kinds, rank.0, number, sides.borrow().get(&number).copied()).buffer(device.ordinal(), bytes);
+        let place = (rank.0, world.size() as u32);
+        let made = kind(kinds, place, number, sides.borrow().get(&number).copied()).buffer(device.ordinal(), bytes);
         places.borrow_mut().push(made.device());
         made
     };
