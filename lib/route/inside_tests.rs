@@ -74,8 +74,8 @@ fn check_rank(rank: Rank, part: &Part) {
         }
     };
     part.cut.outside.iter().for_each(&mut count);
-    let landed: BTreeSet<_> = part.cut.outside.iter().filter(|flow| flow.place.wants);
-    let landed: BTreeSet<_> = landed.into_iter().flat_map(|flow| elements(&part.plan, &flow.pieces)).collect();
+    let landed = part.cut.outside.iter().filter(|flow| flow.place.wants);
+    let landed: BTreeSet<_> = landed.flat_map(|flow| elements(&part.plan, &flow.pieces)).collect();
     for flow in &part.cut.inside {
         count(flow);
         if flow.path.has_landed() && flow.path.root() == rank {
