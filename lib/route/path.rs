@@ -119,7 +119,7 @@ impl Path {
         let index = self.domains.binary_search_by_key(&domain, |members| members.domain).ok()?;
         let (leader, followers) = (self.leaders[index], self.followers(index).collect::<Arc<[Rank]>>());
         let path = Self::keeping(leader, followers, self.wanters_without(leader));
-        (!path.readers.is_empty()).then(|| Self { landed: true, ..path })
+        (!path.readers.is_empty()).then_some(Self { landed: true, ..path })
     }
 
     /// The same bytes by way of reader number `index`, who passes them to the other readers, all of its root's domain.
