@@ -13,7 +13,7 @@ const RANKS: u32 = 12;
 fn layout(first: u32, shape: [u32; 2], placements: [Placement; 2]) -> Arc<Layout> {
     let ranks = (first..first + shape[0] * shape[1]).map(Rank).collect();
     let mesh = Arc::new(Mesh::new(shape.to_vec(), ranks).unwrap());
-    Arc::new(Layout::new(vec![64, 257], Dtype::BF16, mesh, placements.to_vec()).unwrap())
+    Arc::new(Layout::new(vec![16, 257], Dtype::F64, mesh, placements.to_vec()).unwrap())
 }
 
 /// Every pair of sides, as a tensor each.
@@ -154,7 +154,7 @@ fn a_root_sends_each_byte_once() {
         Arc::new(Mesh::new(vec![ranks.len() as u32], ranks.iter().copied().map(Rank).collect()).unwrap())
     };
     let layout = |ranks: &[u32]| {
-        Arc::new(Layout::new(vec![64, 257], Dtype::BF16, mesh(ranks), vec![Placement::Replicate]).unwrap())
+        Arc::new(Layout::new(vec![16, 257], Dtype::F64, mesh(ranks), vec![Placement::Replicate]).unwrap())
     };
     let mut manifest = Manifest::new();
     manifest.push("w", layout(&[0]), layout(&[1, 2, 3])).unwrap();
@@ -166,7 +166,7 @@ fn a_root_sends_each_byte_once() {
         cut_flows(&plan, &topology, options, (&flows, Rank(rank)), |_| true).inside
     };
     let sent = |rank: u32| -> u64 { of(rank).iter().map(|flow| flow.bytes * flow.place.children.len() as u64).sum() };
-    let bytes = 64 * 257 * 2;
+    let bytes = 16 * 257 * 8;
     assert_eq!(sent(0), bytes);
     for reader in 1..4 {
         assert!(sent(reader).abs_diff(2 * bytes / 3) < 16, "{}", sent(reader));
