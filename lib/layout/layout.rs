@@ -1,7 +1,7 @@
 //! A tensor's layout. In: shape, dtype, mesh, placements. Out: axis maps per dimension and rank. Guarantee: see
 //! the module head; construction checks everything, accessors cannot fail.
 
-use super::value::LayoutValue;
+use super::value::LayoutFields;
 use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Reduction, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// How a tensor lies on a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "LayoutValue", into = "LayoutValue")]
+#[serde(try_from = "LayoutFields", into = "LayoutFields")]
 pub struct Layout {
     shape: Vec<u64>,
     dtype: Dtype,
@@ -385,8 +385,7 @@ impl Layout {
                         return Err(LayoutError::SizesSum { axis, dim, sizes, sum, extent });
                     }
                 }
-                let parts = |&hi: &u64| (0..count).map(move |index| split.part(Interval { lo: 0, hi }, index, count));
-                Ok(extents.iter().flat_map(parts).map(|part| part.len()).collect())
+                Ok(extents.iter().flat_map(|&extent| split.lengths(extent, count)).collect())
             }
             Placement::Parts { maps, .. } => {
                 let extent = extents.first().copied().unwrap_or(0);
