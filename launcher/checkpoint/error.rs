@@ -170,6 +170,18 @@ pub(crate) enum WriteError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "cannot write {}, where the link {} leads; make its folder, or name another place",
+        end.display(),
+        path.display()
+    )]
+    Link {
+        path: PathBuf,
+        /// Behind all links.
+        end: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("tensor {tensor:?} is to be written twice into {}; a name may stand in a file once", path.display())]
     DuplicateTensor { path: PathBuf, tensor: String },
     #[error("a tensor for {} is called {tensor:?}, which safetensors keeps for itself; rename it", path.display())]

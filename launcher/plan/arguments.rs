@@ -14,7 +14,8 @@ Exit codes: 0 done, 1 the plan is not what a case expects, or a result cannot be
 #[command(after_help = EXAMPLE)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["model", "case", "load"])))]
 pub(crate) struct Arguments {
-    /// Model: what refit takes, or the name of a built-in one such as qwen3-32b or deepseek-v3
+    /// Model, as refit takes it: a .safetensors file, a folder with a checkpoint and its index, a *.model.json or a layer
+    /// file (JSON) of NCCL M2N, or the name of a built-in model such as qwen3-32b or deepseek-v3
     #[arg(long, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
     /// Cases of one tensor each with explicit layouts: a JSON file, or one case of it

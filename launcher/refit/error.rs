@@ -2,10 +2,11 @@
 
 use crate::case::CaseError;
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
+use crate::counted::counted;
 use crate::result_file::ResultFileError;
 use crate::rules_option::RulesOptionError;
 use crossmesh::base::Rank;
-use crossmesh::base::bytes::SizeError;
+use crossmesh::base::bytes::{SizeError, human};
 use crossmesh::base::env::EnvError;
 use crossmesh::bootstrap::BootstrapError;
 use crossmesh::comm::CommError;
@@ -97,6 +98,17 @@ pub(crate) enum RefitError {
     /// The model does not fit.
     #[error("the shards of this rank need more than 64 bits can count; use more ranks")]
     TooLarge,
+    /// A host lacks memory.
+    #[error(
+        "the {} on host {host} need{} {} of memory ({} for tensors of both sides, {} to stage them) and {limit}; start fewer \
+         ranks on a host and more hosts, cut the tensors into more shards, or move a smaller model",
+        counted(*ranks, "rank"),
+        if *ranks == 1 { "s" } else { "" },
+        human(*needed),
+        human(*tensors),
+        human(*staging)
+    )]
+    Room { host: String, ranks: usize, needed: u64, tensors: u64, staging: u64, limit: String },
     /// Reading a box of the model.
     #[error("reading the model")]
     Region(#[from] RegionError),

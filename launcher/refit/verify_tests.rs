@@ -41,8 +41,9 @@ impl Case {
         }
         let manifest = Arc::new(manifest);
         let memory = |side| {
-            let allocate =
-                |rank| SideMemory::allocate(&manifest, &[], Rank(rank), side, MemoryChoice::Private).unwrap();
+            let allocate = |rank| {
+                SideLayout::new(&manifest, &[], Rank(rank), side).unwrap().allocate(MemoryChoice::Private).unwrap()
+            };
             (0..RANKS).map(allocate).collect::<Vec<_>>()
         };
         let (sources, destinations) = (memory(Side::Source), memory(Side::Destination));

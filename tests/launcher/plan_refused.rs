@@ -137,7 +137,20 @@ fn wrong_plan_files() {
     let results = format!("--save {} --json {}", one.display(), other.display());
     let arguments = format!("--model @m.model.json --src tp=2 --dst tp=1 {results}");
     refused(&[("m.model.json", MODEL)], &arguments, &["--save and --json both name"]);
-    assert_eq!(fs::read_to_string(one).unwrap(), "before");
+    assert_eq!(fs::read_to_string(&one).unwrap(), "before");
+    // Also where nothing is yet.
+    fs::remove_file(&one).unwrap();
+    refused(&[("m.model.json", MODEL)], &arguments, &["--save and --json both name"]);
+    for (link, leads_to, parts) in [
+        ("lost", "absent/one", ["absent/one, where the link", "make its folder", "No such file"]),
+        ("loop", "loop", ["--json", "loop", "Too many levels of symbolic links"]),
+    ] {
+        let link = links.path().join(link);
+        std::os::unix::fs::symlink(leads_to, &link).unwrap();
+        let arguments = format!("--model @m.model.json --src tp=2 --dst tp=1 --json {}", link.display());
+        refused(&[("m.model.json", MODEL)], &arguments, &parts);
+        assert!(link.is_symlink());
+    }
 }
 
 #[test]
