@@ -1,5 +1,6 @@
 //! What can be wrong with a file of cases.
 
+use crossmesh::base::json::JsonError;
 use crossmesh::layout::{DtypeError, LayoutError, PlacementError};
 use crossmesh::plan::PlanError;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ pub(crate) enum CaseError {
     Form {
         path: PathBuf,
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     #[error("{} holds no case; list at least one", path.display())]
     None { path: PathBuf },

@@ -9,7 +9,7 @@ mod error;
 pub(crate) use error::CaseError;
 
 use crate::plain_file;
-use crossmesh::base::Rank;
+use crossmesh::base::{Rank, json};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
 use crossmesh::plan::Manifest;
 use serde::Deserialize;
@@ -102,8 +102,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
 /// All cases of a file; `path` names it in messages.
 pub(crate) fn parse(file: &[u8], path: &Path) -> Result<Vec<Case>, CaseError> {
     let path = || path.to_path_buf();
-    let texts: Vec<CaseText> =
-        serde_json::from_slice(file).map_err(|source| CaseError::Form { path: path(), source })?;
+    let texts: Vec<CaseText> = json::read_bytes(file).map_err(|source| CaseError::Form { path: path(), source })?;
     let cases = texts.into_iter().map(case).collect::<Result<Vec<_>, _>>()?;
     let mut seen = BTreeSet::new();
     match cases.iter().find(|case| !seen.insert(case.name.as_str())) {

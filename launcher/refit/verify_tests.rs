@@ -1,6 +1,7 @@
 //! Faults that verification must see. In: a model, both sides' memory of all ranks, one fault. Out: nothing.
 //! Guarantee: right memory passes; every fault is an error that names the tensor, the rank and the first wrong index.
 
+use super::super::shards::SideLayout;
 use super::super::sides::MemoryChoice;
 use super::*;
 use crossmesh::comm::Side;

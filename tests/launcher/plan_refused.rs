@@ -39,7 +39,11 @@ fn wrong_models() {
     for (text, parts) in [
         (shape("[64, 0]"), &["up_proj", "[64, 0]", "at least 1"][..]),
         (shape("[4294967296, 4294967296]"), &["up_proj", "2^64"]),
-        (shape("[-1]"), &["-1"]),
+        (
+            shape("[-1]"),
+            &["up_proj.weight\".shape[0]", "integer `-1`, expected a whole number from 0 to 18446744073709551615"],
+        ),
+        (shape("[64, 1.5]"), &["shape[1]", "floating point `1.5`, expected a whole number from 0 to"]),
         (MODEL.replace("BF16", "BF17"), &["BF17"]),
         (MODEL.replace("\"dtype\"", "\"type\""), &["`type`", "`dtype`"]),
         (MODEL.replace("}}", "}"), &["m.model.json", "line 1"]),
@@ -72,7 +76,10 @@ fn wrong_systems() {
         ),
         (system("\"dp_size\"", "\"dq_size\""), &["unknown field `dq_size`"]),
         (system("\"tp_size\": 2,", "\"tp_size\": 0,"), &["train", "size \"0\"", "axis tp"]),
-        (system("\"num_gpus\": 4", "\"num_gpus\": 4294967296"), &["4294967296"]),
+        (
+            system("\"num_gpus\": 4", "\"num_gpus\": 4294967296"),
+            &["train.num_gpus: ", "4294967296", "expected a whole number from 0 to 4294967295"],
+        ),
         ("[]".into(), &["s.json is no system file"]),
     ] {
         let files = [("m.model.json", MODEL), ("s.json", text.as_str())];
