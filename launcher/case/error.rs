@@ -9,6 +9,8 @@ use thiserror::Error;
 /// A case that cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum CaseError {
+    #[error("--case {text:?} names no file; write FILE or FILE#NAME")]
+    NoFile { text: String },
     #[error("cannot read case file {}", path.display())]
     Read {
         path: PathBuf,

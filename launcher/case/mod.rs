@@ -85,6 +85,9 @@ impl fmt::Display for SideText {
 /// Reads `FILE` or `FILE#NAME`.
 pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
     let (path, name) = split(text);
+    if path.as_os_str().is_empty() {
+        return Err(CaseError::NoFile { text: text.to_string() });
+    }
     let file = plain_file::read(&path).map_err(|source| CaseError::Read { path: path.clone(), source })?;
     let cases = parse(&file, &path)?;
     let Some(name) = name else {
@@ -109,6 +112,11 @@ pub(crate) fn parse(file: &[u8], path: &Path) -> Result<Vec<Case>, CaseError> {
         Some(case) => Err(CaseError::Repeated { path: path(), name: case.name.clone() }),
         None => Ok(cases),
     }
+}
+
+/// The file of `FILE` or `FILE#NAME`.
+pub(crate) fn path(text: &str) -> PathBuf {
+    split(text).0
 }
 
 /// The path ends at the first mark before which there is a file, since both path and name may contain marks.

@@ -1,6 +1,7 @@
 //! Command line of `crossmesh plan`. In: words. Out: [`Arguments`], texts as given. Guarantee: only the form is checked
 //! here.
 
+use crate::whole_number::whole_number;
 use std::path::PathBuf;
 
 const EXAMPLE: &str =
@@ -61,7 +62,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(super) simulate: bool,
     /// Say what this rank does: in the tables, the JSON and the page
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = whole_number, allow_negative_numbers = true)]
     pub(super) explain: Option<u32>,
     /// Write the plan by the chosen route to this file, for --load and for programs
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "case")]

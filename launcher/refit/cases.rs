@@ -67,10 +67,7 @@ pub(super) fn run(
     settings: &Settings,
     cases: &[Case],
 ) -> Result<(), RefitError> {
-    let writable = match &arguments.json {
-        Some(path) if world.rank() == SPEAKER => output::try_results(path),
-        _ => Ok(()),
-    };
+    let writable = if world.rank() == SPEAKER { output::try_results(arguments) } else { Ok(()) };
     let fits = cases.iter().any(|case| case.ranks <= world.size());
     let needed = cases.iter().map(|case| case.ranks).min().unwrap_or(0);
     let too_many = RefitError::NoCase { cases: cases.len(), ranks: world.size(), needed };

@@ -1,5 +1,6 @@
 //! What can go wrong with a refit.
 
+use crate::apart::SameFile;
 use crate::case::CaseError;
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
 use crate::counted::counted;
@@ -56,7 +57,12 @@ pub(crate) enum RefitError {
     #[error("--{side} {spec:?} needs {needed} ranks and --{side}-ranks lists {listed}; list {needed}")]
     RankListLength { side: &'static str, spec: String, needed: u32, listed: usize },
     /// Too few ranks.
-    #[error("--src {src:?} needs {sources} ranks, --dst {dst:?} needs {destinations}, and the job has {ranks}; start {} ranks (crossmesh run -n {}), or list overlapping ranks with --src-ranks and --dst-ranks", u64::from(*sources) + u64::from(*destinations), u64::from(*sources) + u64::from(*destinations))]
+    #[error(
+        "--src {src:?} needs {}, --dst {dst:?} needs {destinations}, and the job has {ranks}; start {needed} ranks \
+         (crossmesh run -n {needed}), or list overlapping ranks with --src-ranks and --dst-ranks",
+        counted(*sources, "rank"),
+        needed = u64::from(*sources) + u64::from(*destinations)
+    )]
     TooFewRanks { src: String, sources: u32, dst: String, destinations: u32, ranks: usize },
     /// A listed rank is outside the job.
     #[error("--{side}-ranks names rank {rank}; the job has ranks 0 to {last}")]
@@ -144,6 +150,9 @@ pub(crate) enum RefitError {
         #[source]
         source: WriteError,
     },
+    /// A result in the place of a file that is read, or of another result.
+    #[error(transparent)]
+    SameFile(#[from] SameFile),
     /// The folder for shard files.
     #[error("--out {path:?} cannot be used as a folder; name a folder, or a path where one can be made")]
     Folder {

@@ -98,12 +98,10 @@ impl Planned {
         if let Some(folder) = &arguments.out
             && destinations.contains(&world.rank())
         {
-            output::try_folder(folder)?;
+            output::try_folder(arguments, folder, world.rank())?;
         }
-        if let Some(path) = &arguments.json
-            && world.rank() == SPEAKER
-        {
-            output::try_results(path)?;
+        if world.rank() == SPEAKER {
+            output::try_results(arguments)?;
         }
         let lay_out = |fused, side| SideLayout::new(&manifest, fused, world.rank(), side);
         let source = lay_out(&source_fused, Side::Source)?.with_transposed(&made.source_transposed);

@@ -4,6 +4,12 @@
 use serde::de::DeserializeOwned;
 use std::fmt;
 
+/// A byte order mark.
+const MARK: &[u8] = "\u{feff}".as_bytes();
+/// Keys and indices that are told, and letters of each key.
+const MOST_LEVELS: usize = 8;
+const MOST_LETTERS: usize = 120;
+
 /// A text that is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonError {
@@ -32,6 +38,8 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
 
 /// Reads a value; bytes that are no text are an error, too.
 pub fn read_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonError> {
+    // Editors of some systems put a mark in front that is no part of the text.
+    let bytes = bytes.strip_prefix(MARK).unwrap_or(bytes);
     serde_json::from_slice(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
@@ -100,20 +108,30 @@ fn place(read: &[u8], reason: &str) -> String {
     {
         *key = None;
     }
-    levels.iter().fold(String::new(), |mut place, level| {
-        match level {
-            Level::List(number) => place.push_str(&format!("[{number}]")),
-            Level::Object(None) => {}
-            Level::Object(Some(key)) => {
-                if !place.is_empty() {
-                    place.push('.');
-                }
-                let is_word = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !key.is_empty();
-                place.push_str(&if is_word { key.clone() } else { format!("\"{key}\"") });
+    let mut place = levels.iter().take(MOST_LEVELS).fold(String::new(), add);
+    if levels.len() > MOST_LEVELS {
+        place.push('…');
+    }
+    place
+}
+
+/// A path of keys with one level more.
+fn add(mut place: String, level: &Level) -> String {
+    match level {
+        Level::List(number) => place.push_str(&format!("[{number}]")),
+        Level::Object(None) => {}
+        Level::Object(Some(key)) => {
+            if !place.is_empty() {
+                place.push('.');
             }
+            let is_word = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !key.is_empty();
+            let short: String = key.chars().take(MOST_LETTERS).collect();
+            let rest = if short.len() < key.len() { "…" } else { "" };
+            place.push_str(&if is_word { short } else { format!("{short:?}") });
+            place.push_str(rest);
         }
-        place
-    })
+    }
+    place
 }
 
 /// Bytes before the quotation mark that ends a string.
@@ -152,7 +170,7 @@ mod tests {
         for (text, expected) in [
             (r#"{"a.b": [{"shape": [2, -4]}]}"#, format!("\"a.b\"[0].shape[1]: invalid value: integer `-4`, {whole}")),
             (r#"{"a": [{"shape": []}, {"shape": [1.5]}]}"#, format!("a[1].shape[0]: invalid type: floating point `1.5`, {whole}")),
-            (r#"{"x\"]": [{"shape": ["2"]}]}"#, format!(r#""x\"]"[0].shape[0]: invalid type: string "2", {whole}"#)),
+            (r#"{"x\"]": [{"shape": ["2"]}]}"#, format!(r#""x\\\"]"[0].shape[0]: invalid type: string "2", {whole}"#)),
             (r#"{"a": [{"shape": {}}]}"#, "a[0].shape: invalid type: object, expected a list".into()),
             (r#"{"a": [{"shape": [], "axes": 1}]}"#, "a[0]: unknown field `axes`, expected `shape` or `axis`".into()),
             (r#"{"a": [{"axis": 1}]}"#, "a[0]: missing field `shape`".into()),
@@ -165,6 +183,13 @@ mod tests {
         ] {
             assert!(error(text).starts_with(&expected), "{text}: {} instead of {expected}", error(text));
         }
+        let (deep, long) = ("[".repeat(100), format!("{{\"{}\": 1}}", "a".repeat(1 << 20)));
+        assert!(error(&format!("{{\"a\": {deep}")).starts_with("a[0][0]"));
+        assert!(
+            read::<serde_json::Value>(&deep).unwrap_err().to_string().starts_with("[0][0][0][0][0][0][0][0]…: EOF")
+        );
+        assert!(error(&long).len() < 300);
+        assert_eq!(read("\u{feff}[1, 2]"), Ok(vec![1, 2]));
         assert!(read_bytes::<Vec<String>>(b"[\"a\", \"\xff\"]").unwrap_err().to_string().starts_with("[1]: invalid"));
     }
 

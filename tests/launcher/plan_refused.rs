@@ -106,6 +106,11 @@ fn wrong_specs_and_clusters() {
         ("--src tp=2 --dst tp=1 --injection all", &["--injection \"all\"", "striped, single"]),
         ("--src tp=2 --dst tp=1 --cast f8", &["--cast \"f8\"", "f32, f16, bf16"]),
         ("--src tp=2 --dst tp=1 --explain 3", &["--explain 3", "ranks 0 to 2"]),
+        (
+            "--src tp=2 --dst tp=1 --explain three",
+            &["'three' for '--explain", "give a whole number from 0 to 4294967295"],
+        ),
+        ("--src tp=2 --dst tp=1 --explain -1", &["'-1' for '--explain", "give a whole number from 0 to 4294967295"]),
         ("--src tp=2 --dst tp=1 --rules llamas", &["\"llamas\""]),
         ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),
         ("--src tp=2 --dst tp=1 --json @same --html @./same", &["--json and --html both name"]),
@@ -214,6 +219,7 @@ fn wrong_expert_maps() {
 
 #[test]
 fn wrong_cases() {
+    refused(&[], "--case #name", &["--case \"#name\" names no file; write FILE or FILE#NAME"]);
     let good = fs::read_to_string(here("../tests/planner/cases.json")).unwrap();
     let changed = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");

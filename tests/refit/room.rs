@@ -4,7 +4,7 @@
 use crate::job::Job;
 
 /// Bytes beyond any address, so that not even a build without the check takes memory for them.
-const MODEL: &str = r#"{"vast.weight": {"shape": [16777216, 16777216], "dtype": "BF16"}}"#;
+const MODEL: &str = r#"{"model.layers.0.mlp.up_proj.weight": {"shape": [16777216, 16777216], "dtype": "BF16"}}"#;
 const CASE: &str = r#"[{"name": "vast", "shape": [16777216, 16777216], "dtype": "BF16",
     "src": {"mesh": [1], "ranks": [0], "placements": ["replicate"]},
     "dst": {"mesh": [2], "ranks": [1, 2], "placements": ["shard(0)"]}}]"#;

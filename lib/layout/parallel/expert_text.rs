@@ -7,7 +7,7 @@ use std::fmt;
 
 /// The rows of a text: those of the object, or the list alone; one list of numbers is one row.
 pub(super) fn read_rows(text: &str) -> Result<Vec<Vec<u64>>, JsonError> {
-    let Rows(rows) = match text.trim_start().starts_with('{') {
+    let Rows(rows) = match text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
         true => json::read::<Named>(text)?.physical_to_logical_map,
         false => json::read(text)?,
     };
