@@ -174,7 +174,7 @@ mod tests {
             (r#"{"a": [{"shape": {}}]}"#, "a[0].shape: invalid type: object, expected a list".into()),
             (r#"{"a": [{"shape": [], "axes": 1}]}"#, "a[0]: unknown field `axes`, expected `shape` or `axis`".into()),
             (r#"{"a": [{"axis": 1}]}"#, "a[0]: missing field `shape`".into()),
-            (r#"{"a": [[1]]}"#, format!("a[0][0]: invalid type: integer `1`, expected a list")),
+            (r#"{"a": [[1]]}"#, "a[0][0]: invalid type: integer `1`, expected a list".into()),
             ("{\"a\": [\n{\"shape\": []},\n 7]}", "a[1]: invalid type: integer `7`, expected an object with shape and axis at line 3".into()),
             (r#"{"a": [{"shape": [], "axis": 9223372036854775808}]}"#, "a[0].axis: invalid value: integer `9223372036854775808`, expected a whole number from -9223372036854775808 to".into()),
             ("[]", "invalid type: list, expected an object at line 1 column 0".into()),

@@ -43,6 +43,8 @@ pub struct DimensionMap {
 impl Layout {
     /// Most tensor dimensions.
     pub const MAX_RANK: usize = 8;
+    /// Most runs of indices of one dimension that maps of several axes together may make.
+    const MOST_SEGMENTS: u64 = 1 << 22;
 
     /// A layout; axes on one dimension nest in mesh axis order, the first outermost.
     pub fn new(
@@ -356,15 +358,20 @@ impl Layout {
         }
     }
 
-    /// Every list of sizes must sum to each part that it splits, every stated part must exist, and the largest local
-    /// tensor must fit 64 bits.
+    /// Every list of sizes must sum to each part that it splits, every stated part must exist, in runs that memory can
+    /// hold, and the largest local tensor must fit 64 bits.
     fn check_parts(&self) -> Result<(), LayoutError> {
         let mut largest = vec![self.dtype.bytes()];
         for (dim, axes) in self.nesting.iter().enumerate() {
             // All that the axes so far may leave.
             let mut extents = BTreeSet::from([self.indices(dim)]);
+            let mut segments = 1u64;
             for &axis in axes {
                 extents = self.extents_left(dim, axis, &extents)?;
+                segments = segments.saturating_mul(self.placements[axis].most_segments());
+            }
+            if segments > Self::MOST_SEGMENTS {
+                return Err(LayoutError::MapsTooFine { dim, segments, most: Self::MOST_SEGMENTS });
             }
             largest.push(extents.last().copied().unwrap_or(0));
         }

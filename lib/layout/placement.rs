@@ -88,6 +88,14 @@ impl Placement {
         Ok(Self::parts(dim, (0..ranks).map(map).collect::<Result<Vec<_>, _>>()?))
     }
 
+    /// Most runs of indices that any coordinate stores.
+    pub(super) fn most_segments(&self) -> u64 {
+        match self {
+            Self::Parts { maps, .. } => maps.iter().map(|map| map.segments().len() as u64).max().unwrap_or(0).max(1),
+            _ => 1,
+        }
+    }
+
     /// The tensor dimension that the axis cuts or arranges.
     pub fn dim(&self) -> Option<usize> {
         match self {
