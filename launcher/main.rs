@@ -4,6 +4,7 @@
 //! line `crossmesh: message: cause` on standard error; wrong arguments exit with 2, and of the ranks of a job, which
 //! all have the same, rank 0 shows the usage.
 
+mod apart;
 mod bench;
 mod case;
 mod cast_option;
@@ -22,6 +23,7 @@ mod rules_option;
 mod run;
 mod standard_output;
 mod topo;
+mod whole_number;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};

@@ -9,6 +9,9 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+/// Links that lead to links, as many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
 /// Results that cannot be written.
 #[derive(Debug, Error)]
 pub(crate) enum ResultFileError {
@@ -41,12 +44,19 @@ impl ResultFile {
         Ok(match target(path) {
             Target::StandardOutput => Self::StandardOutput(contents),
             Target::Open(path) => Self::Open(path, contents),
-            Target::File(path) if path.is_dir() => {
-                return Err(WriteError::Io { path, source: ErrorKind::IsADirectory.into() });
-            }
-            Target::File(path) => {
+            Target::File => {
+                let named = link_end(path).map_err(|source| WriteError::Io { path: path.to_path_buf(), source })?;
+                if named.is_dir() {
+                    return Err(WriteError::Io { path: named, source: ErrorKind::IsADirectory.into() });
+                }
                 let write = |file: &mut dyn Write| file.write_all(&contents);
-                Self::File(PendingFile::write(&path, contents.len() as u64, |file| write(file))?)
+                let file = PendingFile::write(&named, contents.len() as u64, |file| write(file));
+                Self::File(file.map_err(|error| match error {
+                    WriteError::Io { path: end, source } if path.is_symlink() => {
+                        WriteError::Link { path: path.to_path_buf(), end, source }
+                    }
+                    error => error,
+                })?)
             }
         })
     }
@@ -99,14 +109,30 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 
 /// The place that `path` names, links followed: two that are one place are equal, however they are written.
 pub(crate) fn place(path: &Path) -> PathBuf {
-    let by_folder = || {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(folder.canonicalize().ok()?.join(path.file_name()?))
-    };
     if is_standard_output(path) {
         return path.to_path_buf();
     }
-    path.canonicalize().ok().or_else(by_folder).unwrap_or_else(|| path.to_path_buf())
+    let end = link_end(path).unwrap_or_else(|_| path.to_path_buf());
+    let by_folder = || {
+        let folder = end.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(end.file_name()?))
+    };
+    end.canonicalize().ok().or_else(by_folder).unwrap_or(end)
+}
+
+/// The path behind all links of `path`, whether anything is there or not: where a program that opens `path` to write makes
+/// the file.
+fn link_end(path: &Path) -> io::Result<PathBuf> {
+    let mut end = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        match std::fs::read_link(&end) {
+            Ok(next) => end = end.parent().unwrap_or(Path::new("")).join(next),
+            // No link, or nothing at all.
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => return Ok(end),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(nix::errno::Errno::ELOOP.into())
 }
 
 /// Writes to standard output.
@@ -122,7 +148,8 @@ fn print_bytes(bytes: &[u8]) -> Result<(), ResultFileError> {
 /// What a path for results is.
 enum Target {
     StandardOutput,
-    File(PathBuf),
+    /// A file or a folder, or nothing yet.
+    File,
     Open(PathBuf),
 }
 
@@ -132,7 +159,6 @@ fn target(path: &Path) -> Target {
     }
     match std::fs::metadata(path) {
         Ok(facts) if !facts.is_file() && !facts.is_dir() => Target::Open(path.to_path_buf()),
-        Ok(_) => Target::File(path.canonicalize().unwrap_or_else(|_| path.to_path_buf())),
-        Err(_) => Target::File(path.to_path_buf()),
+        _ => Target::File,
     }
 }

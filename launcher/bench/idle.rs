@@ -6,14 +6,16 @@
 
 use super::clock;
 use super::error::BenchError;
-use super::output::{leaves_room_for_a_table, place, write_json};
-use super::{Complaint, deadline};
+use super::output::{leaves_room_for_a_table, write_json};
+use super::{Complaint, deadline, writing};
+use crate::failure::Failure;
 use crossmesh::base::Rank;
 use crossmesh::comm::{Buffer, Buffers, CommError, Communicator, ReshardOptions, Side};
 use crossmesh::layout::{Dtype, Layout, LayoutError, Mesh, Placement, View};
 use crossmesh::plan::Manifest;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,12 +81,15 @@ fn cpu_seconds() -> f64 {
 }
 
 /// Lets all ranks but the first wait for it.
-pub(super) fn run(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    writing(&[("json", arguments.json.as_deref())], |world| wait(world, arguments))
+}
+
+fn wait(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
     let ranks = world.size();
     if ranks < 2 {
         return Err(BenchError::TooFewRanks { needed: 2, ranks });
     }
-    place("json", &arguments.json)?;
     let (source, destination) = layouts(ranks as u32)?;
     let mut manifest = Manifest::new();
     manifest.push("late", source, destination)?;

@@ -24,6 +24,7 @@ use crossmesh::base::{Deadline, Rank};
 use crossmesh::collective::Kind;
 use crossmesh::comm::{CommError, Communicator, WorldOptions};
 use error::BenchError;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit code of a bench that failed or whose data was wrong.
@@ -77,9 +78,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         What::ReduceScatter(arguments) => collective(Kind::ReduceScatter, arguments),
         What::Broadcast(arguments) => collective(Kind::Broadcast, arguments),
         What::Norm(arguments) => collective(Kind::AllReduceNorm, arguments),
-        What::Crossover(arguments) => on_world(Vec::new(), |world| collective::crossover::run(world, arguments)),
-        What::Limits(arguments) => on_world(Vec::new(), |world| collective::limits::run(world, arguments)),
-        What::Idle(arguments) => on_world(Vec::new(), |world| idle::run(world, arguments)),
+        What::Crossover(arguments) => collective::crossover::run(arguments),
+        What::Limits(arguments) => collective::limits::run(arguments),
+        What::Idle(arguments) => idle::run(arguments),
         What::Plan(arguments) => plan::run(arguments).map_err(refused),
         What::P2p(arguments) => {
             let request = p2p::Request::parse(arguments).map_err(refused)?;
@@ -99,6 +100,17 @@ fn refused(error: BenchError) -> Failure {
 
 /// A bench that ran to its end, and what it found wrong, on the rank that reports it.
 type Complaint = Option<BenchError>;
+
+/// [`on_world`] for a bench that writes to `places`, each found to be writable before the ranks meet.
+fn writing(
+    places: &[(&'static str, Option<&Path>)],
+    bench: impl FnOnce(&Communicator) -> Result<Complaint, BenchError>,
+) -> Result<ExitCode, Failure> {
+    for &(option, path) in places {
+        output::place(option, path).map_err(refused)?;
+    }
+    on_world(Vec::new(), bench)
+}
 
 /// Brings the job together, runs `bench`, and ends the job in order, or on all ranks with the first cause.
 fn on_world(

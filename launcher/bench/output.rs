@@ -8,12 +8,13 @@ use crossmesh::base::env;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// A place for results, which one rank writes for all: found out whether it can, before anything is measured.
-pub(super) fn place(option: &'static str, path: &Option<PathBuf>) -> Result<Option<PathBuf>, BenchError> {
-    if let Some(path) = path.as_deref().filter(|_| env::text(env::RANK).is_none_or(|rank| rank == "0")) {
+/// A place for results, which one rank writes for all: found out by that rank alone whether it can, before the ranks meet
+/// and anything is measured.
+pub(super) fn place(option: &'static str, path: Option<&Path>) -> Result<Option<PathBuf>, BenchError> {
+    if let Some(path) = path.filter(|_| env::text(env::RANK).is_none_or(|rank| rank == "0")) {
         ResultFile::try_path(path).map_err(|source| BenchError::Target { option, source })?;
     }
-    Ok(path.clone())
+    Ok(path.map(Path::to_path_buf))
 }
 
 /// For programs.

@@ -103,7 +103,7 @@ impl Clock {
 
 /// Plans, in this process alone.
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, BenchError> {
-    place("json", &arguments.json)?;
+    place("json", arguments.json.as_deref())?;
     let clock = Clock::start()?;
     let job = job(arguments)?;
     let mut results = Results {

@@ -1,5 +1,6 @@
 //! What can be wrong with a file of cases.
 
+use crossmesh::base::json::JsonError;
 use crossmesh::layout::{DtypeError, LayoutError, PlacementError};
 use crossmesh::plan::PlanError;
 use std::path::PathBuf;
@@ -8,6 +9,8 @@ use thiserror::Error;
 /// A case that cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum CaseError {
+    #[error("--case {text:?} names no file; write FILE or FILE#NAME")]
+    NoFile { text: String },
     #[error("cannot read case file {}", path.display())]
     Read {
         path: PathBuf,
@@ -21,7 +24,7 @@ pub(crate) enum CaseError {
     Form {
         path: PathBuf,
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     #[error("{} holds no case; list at least one", path.display())]
     None { path: PathBuf },

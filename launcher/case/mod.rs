@@ -9,7 +9,7 @@ mod error;
 pub(crate) use error::CaseError;
 
 use crate::plain_file;
-use crossmesh::base::Rank;
+use crossmesh::base::{Rank, json};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
 use crossmesh::plan::Manifest;
 use serde::Deserialize;
@@ -85,6 +85,9 @@ impl fmt::Display for SideText {
 /// Reads `FILE` or `FILE#NAME`.
 pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
     let (path, name) = split(text);
+    if path.as_os_str().is_empty() {
+        return Err(CaseError::NoFile { text: text.to_string() });
+    }
     let file = plain_file::read(&path).map_err(|source| CaseError::Read { path: path.clone(), source })?;
     let cases = parse(&file, &path)?;
     let Some(name) = name else {
@@ -102,14 +105,18 @@ pub(crate) fn read(text: &str) -> Result<Vec<Case>, CaseError> {
 /// All cases of a file; `path` names it in messages.
 pub(crate) fn parse(file: &[u8], path: &Path) -> Result<Vec<Case>, CaseError> {
     let path = || path.to_path_buf();
-    let texts: Vec<CaseText> =
-        serde_json::from_slice(file).map_err(|source| CaseError::Form { path: path(), source })?;
+    let texts: Vec<CaseText> = json::read_bytes(file).map_err(|source| CaseError::Form { path: path(), source })?;
     let cases = texts.into_iter().map(case).collect::<Result<Vec<_>, _>>()?;
     let mut seen = BTreeSet::new();
     match cases.iter().find(|case| !seen.insert(case.name.as_str())) {
         Some(case) => Err(CaseError::Repeated { path: path(), name: case.name.clone() }),
         None => Ok(cases),
     }
+}
+
+/// The file of `FILE` or `FILE#NAME`.
+pub(crate) fn path(text: &str) -> PathBuf {
+    split(text).0
 }
 
 /// The path ends at the first mark before which there is a file, since both path and name may contain marks.

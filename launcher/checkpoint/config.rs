@@ -3,6 +3,7 @@
 
 use super::error::CheckpointError;
 use crate::plain_file;
+use crossmesh::base::json;
 use crossmesh::layout::model::Dimensions;
 use serde::Deserialize;
 use std::io::ErrorKind;
@@ -27,7 +28,7 @@ pub(super) fn beside(path: &Path) -> Result<Dimensions, CheckpointError> {
         Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Dimensions::default()),
         Err(source) => return Err(CheckpointError::Io { action: "read", path, source }),
     };
-    let config: Config = serde_json::from_slice(&text).map_err(|source| CheckpointError::Config { path, source })?;
+    let config: Config = json::read_bytes(&text).map_err(|source| CheckpointError::Config { path, source })?;
     Ok(Dimensions {
         layers: config.num_hidden_layers,
         heads: config.num_attention_heads,

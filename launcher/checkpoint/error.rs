@@ -1,6 +1,7 @@
 //! What can be wrong with a model on disk. Each message says file or tensor, the value, what is allowed, what to do.
 
 use crossmesh::base::bytes::human;
+use crossmesh::base::json::JsonError;
 use crossmesh::layout::model::ModelError;
 use crossmesh::layout::parallel::LayerFileError;
 use crossmesh::layout::{Dtype, DtypeError};
@@ -53,7 +54,7 @@ pub(crate) enum CheckpointError {
     Index {
         path: PathBuf,
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     #[error(
         "{} states no model as config.json does, with numbers of attention heads from 0 to 4294967295; correct or remove it",
@@ -62,7 +63,7 @@ pub(crate) enum CheckpointError {
     Config {
         path: PathBuf,
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     #[error("{} puts tensor {tensor:?} into {file:?}; a plain file name in the same folder is allowed", path.display())]
     IndexFileName { path: PathBuf, tensor: String, file: String },
@@ -104,7 +105,7 @@ pub(crate) enum HeaderError {
     )]
     NotAnObject { found: Option<char> },
     #[error("its header is not the JSON that the format asks for")]
-    NotJson(#[source] serde_json::Error),
+    NotJson(#[source] JsonError),
     #[error("tensor {tensor:?} has an unusable dtype")]
     Dtype {
         tensor: String,
@@ -167,6 +168,18 @@ pub(crate) enum WriteError {
     #[error("cannot write {}", path.display())]
     Io {
         path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "cannot write {}, where the link {} leads; make its folder, or name another place",
+        end.display(),
+        path.display()
+    )]
+    Link {
+        path: PathBuf,
+        /// Behind all links.
+        end: PathBuf,
         #[source]
         source: io::Error,
     },

@@ -3,6 +3,7 @@
 
 use super::error::HeaderError;
 use crossmesh::base::bytes::product;
+use crossmesh::base::json;
 use crossmesh::base::unique_keys::{UniqueKeys, visit_unique};
 use crossmesh::layout::Dtype;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -47,7 +48,7 @@ impl Header {
         if !text.starts_with('{') {
             return Err(HeaderError::NotAnObject { found: text.chars().next() });
         }
-        let entries: HeaderText = serde_json::from_str(text).map_err(HeaderError::NotJson)?;
+        let entries: HeaderText = json::read(text).map_err(HeaderError::NotJson)?;
         let mut tensors = entries
             .tensors
             .into_iter()

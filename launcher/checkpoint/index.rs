@@ -5,6 +5,7 @@ use super::error::CheckpointError;
 use super::mapped::MappedFile;
 use super::model::{TensorSource, file_tensors, open_file};
 use crate::plain_file;
+use crossmesh::base::json;
 use crossmesh::base::unique_keys::UniqueKeys;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<(Vec<TensorSource>, Vec<MappedFile>), 
     let text =
         plain_file::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
     let IndexText { weight_map: UniqueKeys(listed) } =
-        serde_json::from_slice(&text).map_err(|source| CheckpointError::Index { path: owned(), source })?;
+        json::read_bytes(&text).map_err(|source| CheckpointError::Index { path: owned(), source })?;
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     for (tensor, file) in &listed {
         if !is_plain(file) {

@@ -5,6 +5,7 @@ use super::error::DoctorError;
 use super::report::Tried;
 use super::system::State;
 use crate::plain_file;
+use crossmesh::base::json;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -61,5 +62,5 @@ pub(super) fn read(folder: &Path) -> Result<(Vec<State>, Tried), DoctorError> {
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, DoctorError> {
     let refused = |source| DoctorError::State { path: path.to_path_buf(), source };
     let text = plain_file::read_text(path).map_err(refused)?;
-    serde_json::from_str(&text).map_err(|error| refused(error.into()))
+    json::read(&text).map_err(|error| refused(std::io::Error::other(error)))
 }

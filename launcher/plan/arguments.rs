@@ -1,6 +1,7 @@
 //! Command line of `crossmesh plan`. In: words. Out: [`Arguments`], texts as given. Guarantee: only the form is checked
 //! here.
 
+use crate::whole_number::whole_number;
 use std::path::PathBuf;
 
 const EXAMPLE: &str =
@@ -14,7 +15,8 @@ Exit codes: 0 done, 1 the plan is not what a case expects, or a result cannot be
 #[command(after_help = EXAMPLE)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["model", "case", "load"])))]
 pub(crate) struct Arguments {
-    /// Model: what refit takes, or the name of a built-in one such as qwen3-32b or deepseek-v3
+    /// Model, as refit takes it: a .safetensors file, a folder with a checkpoint and its index, a *.model.json or a layer
+    /// file (JSON) of NCCL M2N, or the name of a built-in model such as qwen3-32b or deepseek-v3
     #[arg(long, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
     /// Cases of one tensor each with explicit layouts: a JSON file, or one case of it
@@ -60,7 +62,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(super) simulate: bool,
     /// Say what this rank does: in the tables, the JSON and the page
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = whole_number, allow_negative_numbers = true)]
     pub(super) explain: Option<u32>,
     /// Write the plan by the chosen route to this file, for --load and for programs
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "case")]

@@ -1,5 +1,6 @@
 //! What can go wrong with `crossmesh plan`.
 
+use crate::apart::SameFile;
 use crate::case::CaseError;
 use crate::checkpoint::{CheckpointError, WriteError};
 use crate::result_file::ResultFileError;
@@ -58,8 +59,8 @@ pub(super) enum PlanCommandError {
     NoRoute { kind: String, injection: String },
     #[error("--explain {rank}: {title} has ranks 0 to {last}")]
     Explained { rank: u32, title: String, last: usize },
-    #[error("--{} and --{} both name {}; give each its own file", options[0], options[1], path.display())]
-    SameFile { options: [&'static str; 2], path: PathBuf },
+    #[error(transparent)]
+    SameFile(#[from] SameFile),
     #[error("--save {}: a plan is saved to a file; give a path", path.display())]
     SaveTarget { path: PathBuf },
     #[error("--load {}: it is no regular file; give one that crossmesh plan --save wrote", path.display())]

@@ -19,6 +19,8 @@ mod table;
 
 pub(crate) use arguments::Arguments;
 
+use crate::apart::{self, SameFile};
+use crate::case;
 use crate::failure::{BAD_INPUT, Failure};
 use crate::result_file::{self, ResultFile};
 use crossmesh::base::Rank;
@@ -29,7 +31,6 @@ use progress::Progress;
 use report::Report;
 use saved::Loaded;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Exit code of a plan that is not as it should be.
@@ -85,29 +86,22 @@ fn check_targets(arguments: &Arguments) -> Result<(), PlanCommandError> {
 }
 
 /// Refuses a result in the place of another one or of a file that is read.
-fn check_apart(arguments: &Arguments) -> Result<(), PlanCommandError> {
-    let case = arguments.case.as_deref().map(|text| PathBuf::from(text.split_once('#').map_or(text, |parts| parts.0)));
+fn check_apart(arguments: &Arguments) -> Result<(), SameFile> {
+    let case = arguments.case.as_deref().map(case::path);
     let read = [
-        ("load", &arguments.load),
-        ("case", &case),
-        ("model", &arguments.model),
-        ("system", &arguments.system),
-        ("rules", &arguments.rules),
-        ("expert-map-src", &arguments.expert_map_src),
-        ("expert-map-dst", &arguments.expert_map_dst),
+        ("--load", &arguments.load),
+        ("--case", &case),
+        ("--model", &arguments.model),
+        ("--system", &arguments.system),
+        ("--rules", &arguments.rules),
+        ("--expert-map-src", &arguments.expert_map_src),
+        ("--expert-map-dst", &arguments.expert_map_dst),
     ];
-    let read = read.into_iter().filter(|(_, path)| path.as_ref().is_some_and(|path| path.exists()));
-    let mut taken: Vec<(&'static str, PathBuf)> =
-        read.filter_map(|(option, path)| Some((option, result_file::place(path.as_ref()?)))).collect();
-    for (option, path) in [("save", &arguments.save), ("json", &arguments.json), ("html", &arguments.html)] {
-        let Some(path) = path else { continue };
-        let place = result_file::place(path);
-        if let Some(&(other, _)) = taken.iter().find(|(_, taken)| *taken == place) {
-            return Err(PlanCommandError::SameFile { options: [other, option], path: path.clone() });
-        }
-        taken.push((option, place));
-    }
-    Ok(())
+    let written = [("--save", &arguments.save), ("--json", &arguments.json), ("--html", &arguments.html)];
+    apart::check(
+        &read.map(|(option, path)| (option, path.as_deref())),
+        &written.map(|(option, path)| (option, path.as_deref())),
+    )
 }
 
 fn check_explained(job: &Job, rank: Option<u32>) -> Result<(), PlanCommandError> {

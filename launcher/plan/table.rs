@@ -195,7 +195,7 @@ fn domains(report: &Report, text: &mut String) {
     }
     let _ = writeln!(
         text,
-        "{:<8}{:<22}{:>6}  {:<24}{:<24}read over NVLink, each",
+        "{:<11}{:<22}{:>6}  {:<24}{:<24}read over NVLink, each",
         "domain", "role", "ranks", "network sent, each", "received, each"
     );
     for (domain, ranks) in ranks {
@@ -205,7 +205,7 @@ fn domains(report: &Report, text: &mut String) {
             if least == most { human(least) } else { format!("{} to {}", human(least), human(most)) }
         };
         let line = format!(
-            "{domain:<8}{:<22}{:>6}  {:<24}{:<24}{:<24}",
+            "{domain:<11}{:<22}{:>6}  {:<24}{:<24}{:<24}",
             role(&ranks),
             ranks.len(),
             span(|rank| rank.network_sent),

@@ -1,6 +1,7 @@
 //! Command line of `crossmesh refit`. In: words. Out: [`Arguments`], texts as given. Guarantee: only the form is checked here;
 //! what they mean is read in `sides`, where all ranks can say alike what is wrong.
 
+use crate::whole_number::whole_number;
 use std::path::PathBuf;
 
 const EXAMPLE: &str = "\
@@ -66,7 +67,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "KIND", default_value = "shared")]
     pub(crate) memory: String,
     /// Times to run the transfer; the time shown is the median
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number, allow_negative_numbers = true)]
     pub(crate) repeat: u32,
     /// After the last run, compare every byte that arrived with the model, and digests between both sides
     #[arg(long)]

@@ -7,7 +7,8 @@ use super::error::RefitError;
 use super::job::{SPEAKER, deadline};
 use super::output;
 use super::report::spread;
-use super::shards::{self, SideMemory};
+use super::room::{self, Claim};
+use super::shards::{self, SideLayout, SideMemory};
 use super::sides::Settings;
 use super::transfer::Transfer;
 use crate::case::Case;
@@ -66,10 +67,7 @@ pub(super) fn run(
     settings: &Settings,
     cases: &[Case],
 ) -> Result<(), RefitError> {
-    let writable = match &arguments.json {
-        Some(path) if world.rank() == SPEAKER => output::try_results(path),
-        _ => Ok(()),
-    };
+    let writable = if world.rank() == SPEAKER { output::try_results(arguments) } else { Ok(()) };
     let fits = cases.iter().any(|case| case.ranks <= world.size());
     let needed = cases.iter().map(|case| case.ranks).min().unwrap_or(0);
     let too_many = RefitError::NoCase { cases: cases.len(), ranks: world.size(), needed };
@@ -140,8 +138,9 @@ fn transfer(
     settings: &Settings,
     case: &Case,
 ) -> Result<(Report, f64), RefitError> {
-    let prepared = agree(members, prepare(members, settings, case), deadline()?)?;
-    let (model, source, destination) = prepared;
+    let (model, sides, claim) = agree(members, lay_out(members, settings, case), deadline()?)?;
+    room::check(members, &claim, deadline()?)?;
+    let (source, destination) = agree(members, fill(members, settings, case, &model, sides), deadline()?)?;
     let transfer = Transfer {
         world: members,
         model: &model,
@@ -163,20 +162,34 @@ fn transfer(
     Ok((report, spread(&seconds).0))
 }
 
-fn prepare(
+/// The case as a model, where this rank's part of its tensor will lie on both sides, and the memory that it takes.
+fn lay_out(
     members: &Communicator,
     settings: &Settings,
     case: &Case,
-) -> Result<(Model, SideMemory, SideMemory), RefitError> {
+) -> Result<(Model, (SideLayout, SideLayout), Claim), RefitError> {
     let tensors = case.manifest.tensors().iter().map(|tensor| {
         let layout = &tensor.source;
         ModelTensor::new(tensor.name.clone(), layout.shape().to_vec(), layout.dtype())
     });
     let model = Model::described(&model::Model::new(case.name.clone(), tensors.collect())?);
-    let allocate = |side| SideMemory::allocate(&case.manifest, &[], members.rank(), side, settings.memory);
-    let (source, destination) = (allocate(Side::Source)?, allocate(Side::Destination)?);
-    shards::fill(&model, &case.manifest, members.rank(), &source)?;
-    Ok((model, source, destination))
+    let side = |side| SideLayout::new(&case.manifest, &[], members.rank(), side);
+    let (source, destination) = (side(Side::Source)?, side(Side::Destination)?);
+    let claim = Claim::new(members, &case.manifest, [&source, &destination], settings.memory)?;
+    Ok((model, (source, destination), claim))
+}
+
+/// Memory of both sides, with the sources' contents.
+fn fill(
+    members: &Communicator,
+    settings: &Settings,
+    case: &Case,
+    model: &Model,
+    (source, destination): (SideLayout, SideLayout),
+) -> Result<(SideMemory, SideMemory), RefitError> {
+    let (source, destination) = (source.allocate(settings.memory)?, destination.allocate(settings.memory)?);
+    shards::fill(model, &case.manifest, members.rank(), &source)?;
+    Ok((source, destination))
 }
 
 /// Byte counts of the transfer against those of the file.

@@ -1,11 +1,13 @@
 //! What can go wrong with a refit.
 
+use crate::apart::SameFile;
 use crate::case::CaseError;
 use crate::checkpoint::{CheckpointError, RegionError, WriteError};
+use crate::counted::counted;
 use crate::result_file::ResultFileError;
 use crate::rules_option::RulesOptionError;
 use crossmesh::base::Rank;
-use crossmesh::base::bytes::SizeError;
+use crossmesh::base::bytes::{SizeError, human};
 use crossmesh::base::env::EnvError;
 use crossmesh::bootstrap::BootstrapError;
 use crossmesh::comm::CommError;
@@ -55,7 +57,12 @@ pub(crate) enum RefitError {
     #[error("--{side} {spec:?} needs {needed} ranks and --{side}-ranks lists {listed}; list {needed}")]
     RankListLength { side: &'static str, spec: String, needed: u32, listed: usize },
     /// Too few ranks.
-    #[error("--src {src:?} needs {sources} ranks, --dst {dst:?} needs {destinations}, and the job has {ranks}; start {} ranks (crossmesh run -n {}), or list overlapping ranks with --src-ranks and --dst-ranks", u64::from(*sources) + u64::from(*destinations), u64::from(*sources) + u64::from(*destinations))]
+    #[error(
+        "--src {src:?} needs {}, --dst {dst:?} needs {destinations}, and the job has {ranks}; start {needed} ranks \
+         (crossmesh run -n {needed}), or list overlapping ranks with --src-ranks and --dst-ranks",
+        counted(*sources, "rank"),
+        needed = u64::from(*sources) + u64::from(*destinations)
+    )]
     TooFewRanks { src: String, sources: u32, dst: String, destinations: u32, ranks: usize },
     /// A listed rank is outside the job.
     #[error("--{side}-ranks names rank {rank}; the job has ranks 0 to {last}")]
@@ -97,6 +104,17 @@ pub(crate) enum RefitError {
     /// The model does not fit.
     #[error("the shards of this rank need more than 64 bits can count; use more ranks")]
     TooLarge,
+    /// A host lacks memory.
+    #[error(
+        "the {} on host {host} need{} {} of memory ({} for tensors of both sides, {} to stage them) and {limit}; start fewer \
+         ranks on a host and more hosts, cut the tensors into more shards, or move a smaller model",
+        counted(*ranks, "rank"),
+        if *ranks == 1 { "s" } else { "" },
+        human(*needed),
+        human(*tensors),
+        human(*staging)
+    )]
+    Room { host: String, ranks: usize, needed: u64, tensors: u64, staging: u64, limit: String },
     /// Reading a box of the model.
     #[error("reading the model")]
     Region(#[from] RegionError),
@@ -132,6 +150,9 @@ pub(crate) enum RefitError {
         #[source]
         source: WriteError,
     },
+    /// A result in the place of a file that is read, or of another result.
+    #[error(transparent)]
+    SameFile(#[from] SameFile),
     /// The folder for shard files.
     #[error("--out {path:?} cannot be used as a folder; name a folder, or a path where one can be made")]
     Folder {

@@ -6,7 +6,8 @@ use super::consent::agree;
 use super::error::RefitError;
 use super::output::Stored;
 use super::report::{NicRate, RankRow, Results, spread};
-use super::shards::{self, SideMemory};
+use super::room::{self, Claim};
+use super::shards::{self, SideLayout, SideMemory};
 use super::sides::Request;
 use super::transfer::Transfer;
 use super::{everywhere, nic_rate, output};
@@ -31,11 +32,24 @@ struct Job<'a> {
     destination: SideMemory,
 }
 
+/// The same before it has memory.
+struct Planned {
+    model: Model,
+    manifest: Arc<Manifest>,
+    unknown: Vec<String>,
+    stored: Stored,
+    source: SideLayout,
+    destination: SideLayout,
+    claim: Claim,
+}
+
 /// Runs the job.
 pub(super) fn run(world: &Communicator, arguments: &Arguments, request: &Request) -> Result<(), RefitError> {
     let sides = agree(world, request.ranks(world.size()), deadline()?)?;
     let model = everywhere::open(world, &request.model, &sides.0, deadline()?)?;
-    let job = agree(world, Job::new(world, arguments, request, model, sides), deadline()?)?;
+    let planned = agree(world, Planned::new(world, arguments, request, model, sides), deadline()?)?;
+    room::check(world, &planned.claim, deadline()?)?;
+    let job = agree(world, Job::new(world, arguments, request, planned), deadline()?)?;
     let mut transfer = job.transfer().init(request.settings.route)?;
     let report = transfer.report().clone();
     let seconds = job.transfer().run(&mut transfer)?;
@@ -62,12 +76,12 @@ pub(super) fn deadline() -> Result<Deadline, RefitError> {
     Ok(Communicator::default_deadline()?)
 }
 
-impl<'a> Job<'a> {
-    /// Plans, takes memory, reads the sources' shards.
+impl Planned {
+    /// Plans, and finds out whether results can be written.
     fn new(
-        world: &'a Communicator,
-        arguments: &'a Arguments,
-        request: &'a Request,
+        world: &Communicator,
+        arguments: &Arguments,
+        request: &Request,
         model: Model,
         (sources, destinations): (Vec<Rank>, Vec<Rank>),
     ) -> Result<Self, RefitError> {
@@ -84,18 +98,31 @@ impl<'a> Job<'a> {
         if let Some(folder) = &arguments.out
             && destinations.contains(&world.rank())
         {
-            output::try_folder(folder)?;
+            output::try_folder(arguments, folder, world.rank())?;
         }
-        if let Some(path) = &arguments.json
-            && world.rank() == SPEAKER
-        {
-            output::try_results(path)?;
+        if world.rank() == SPEAKER {
+            output::try_results(arguments)?;
         }
-        let memory = request.settings.memory;
-        let allocate = |fused, side| SideMemory::allocate(&manifest, fused, world.rank(), side, memory);
-        let source = allocate(&source_fused, Side::Source)?.with_transposed(&made.source_transposed);
-        let destination = allocate(&fused, Side::Destination)?.with_transposed(&made.destination_transposed);
+        let lay_out = |fused, side| SideLayout::new(&manifest, fused, world.rank(), side);
+        let source = lay_out(&source_fused, Side::Source)?.with_transposed(&made.source_transposed);
+        let destination = lay_out(&fused, Side::Destination)?.with_transposed(&made.destination_transposed);
         let stored = Stored { fused, leading: made.leading };
+        let claim = Claim::new(world, &manifest, [&source, &destination], request.settings.memory)?;
+        Ok(Self { model, manifest, unknown, stored, source, destination, claim })
+    }
+}
+
+impl<'a> Job<'a> {
+    /// Takes memory, reads the sources' shards.
+    fn new(
+        world: &'a Communicator,
+        arguments: &'a Arguments,
+        request: &'a Request,
+        planned: Planned,
+    ) -> Result<Self, RefitError> {
+        let Planned { model, manifest, unknown, stored, source, destination, claim: _ } = planned;
+        let memory = request.settings.memory;
+        let (source, destination) = (source.allocate(memory)?, destination.allocate(memory)?);
         shards::fill(&model, &manifest, world.rank(), &source)?;
         Ok(Self { world, arguments, request, model, manifest, unknown, stored, source, destination })
     }

@@ -15,6 +15,7 @@ mod nic_rate;
 mod output;
 mod progress;
 mod report;
+mod room;
 mod shards;
 mod sides;
 mod transfer;

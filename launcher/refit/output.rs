@@ -2,8 +2,11 @@
 //! every destination rank. Guarantee: files appear whole or not at all, and no rank's
 //! shards before all ranks' are on disk; places that cannot be written to are found out before anything moves.
 
+use super::Arguments;
 use super::error::RefitError;
 use super::shards::{SideMemory, swapped};
+use crate::apart;
+use crate::case;
 use crate::checkpoint::{LayoutEntry, LayoutFile, PendingFile, ShardTensor, prepare_shards};
 use crate::result_file::ResultFile;
 use crossmesh::base::Rank;
@@ -11,17 +14,43 @@ use crossmesh::comm::CommError;
 use crossmesh::layout::parallel::FusedTensor;
 use crossmesh::plan::Manifest;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Makes the folder for shards and finds out whether files can be made there.
-pub(super) fn try_folder(folder: &Path) -> Result<(), RefitError> {
+/// Kinds of files of a rank.
+const SHARDS: &str = "safetensors";
+const LAYOUT: &str = "layout.json";
+
+/// Makes the folder for the shards of `rank` and finds out whether files can be made there.
+pub(super) fn try_folder(arguments: &Arguments, folder: &Path, rank: Rank) -> Result<(), RefitError> {
     std::fs::create_dir_all(folder).map_err(|source| RefitError::Folder { path: folder.to_path_buf(), source })?;
+    let [shards, layout] = [SHARDS, LAYOUT].map(|kind| file_of(folder, rank, kind));
+    let written = [("--out", Some(&*shards)), ("--out", Some(&*layout)), ("--json", arguments.json.as_deref())];
+    apart::check_shards(&read_by(arguments).each_ref().map(|(option, path)| (*option, path.as_deref())), &written)?;
     try_file("out", &folder.join("rank"))
 }
 
 /// Finds out whether the results can be written.
-pub(super) fn try_results(path: &Path) -> Result<(), RefitError> {
+pub(super) fn try_results(arguments: &Arguments) -> Result<(), RefitError> {
+    let Some(path) = &arguments.json else { return Ok(()) };
+    let read = read_by(arguments);
+    apart::check(&read.each_ref().map(|(option, path)| (*option, path.as_deref())), &[("--json", Some(path))])?;
     ResultFile::try_path(path).map_err(|source| RefitError::Target { option: "json", source })
+}
+
+/// Options that name files to read.
+fn read_by(arguments: &Arguments) -> [(&'static str, Option<PathBuf>); 5] {
+    [
+        ("MODEL", arguments.model.clone()),
+        ("--case", arguments.case.as_deref().map(case::path)),
+        ("--rules", arguments.rules.clone()),
+        ("--expert-map-src", arguments.expert_map_src.clone()),
+        ("--expert-map-dst", arguments.expert_map_dst.clone()),
+    ]
+}
+
+/// A file of `rank`.
+fn file_of(folder: &Path, rank: Rank, kind: &str) -> PathBuf {
+    folder.join(format!("rank-{:05}.{kind}", rank.0))
 }
 
 fn try_file(option: &'static str, path: &Path) -> Result<(), RefitError> {
@@ -82,9 +111,9 @@ pub(super) fn prepare(
         bytes: &bytes[*offset as usize..][..tensor.destination.local_bytes(rank) as usize],
     });
     let metadata = BTreeMap::from([("rank".to_string(), rank.to_string()), ("format".to_string(), "crossmesh".into())]);
-    let name = |kind: &str| folder.join(format!("rank-{:05}.{kind}", rank.0));
+    let name = |kind| file_of(folder, rank, kind);
     let shards = prepare_shards(&name("safetensors"), tensors, &metadata)?;
-    Ok(vec![shards, layout_file.prepare(&name("layout.json"))?])
+    Ok(vec![shards, layout_file.prepare(&name(LAYOUT))?])
 }
 
 /// Gives this rank's shards their names.

@@ -31,6 +31,14 @@ impl StoredBox {
     }
 }
 
+/// Where one side's tensors of this rank will lie in one buffer, those of a fused tensor in the same place of it.
+#[derive(Debug)]
+pub(super) struct SideLayout {
+    bytes: u64,
+    tensors: Vec<Option<(u64, Vec<u64>)>>,
+    transposed: BTreeSet<usize>,
+}
+
 /// One side's memory of this rank.
 #[derive(Debug)]
 pub(super) struct SideMemory {
@@ -63,15 +71,9 @@ pub(super) fn manifest(
     }
 }
 
-impl SideMemory {
-    /// Lays this rank's tensors of one side out in one buffer, those of a fused tensor in the same place of it.
-    pub(super) fn allocate(
-        manifest: &Manifest,
-        fused: &[FusedTensor],
-        rank: Rank,
-        side: Side,
-        memory: MemoryChoice,
-    ) -> Result<Self, RefitError> {
+impl SideLayout {
+    /// Lays this rank's tensors of one side out.
+    pub(super) fn new(manifest: &Manifest, fused: &[FusedTensor], rank: Rank, side: Side) -> Result<Self, RefitError> {
         let mut next = 0u64;
         let mut tensors: Vec<Option<(u64, Vec<u64>)>> = Vec::with_capacity(manifest.tensors().len());
         let parts = |(number, fused): (usize, &FusedTensor)| {
@@ -101,11 +103,7 @@ impl SideMemory {
             }
             tensors.push(Some((offset, shape)));
         }
-        let buffer = match memory {
-            MemoryChoice::Shared => Buffer::shared(next),
-            MemoryChoice::Private => Buffer::private(next),
-        };
-        Ok(Self { buffer: buffer.map_err(CommError::from)?, tensors, transposed: BTreeSet::new() })
+        Ok(Self { bytes: next, tensors, transposed: BTreeSet::new() })
     }
 
     /// The same where the last two dimensions of these tensors change places in memory.
@@ -113,6 +111,23 @@ impl SideMemory {
         Self { transposed: transposed.iter().copied().collect(), ..self }
     }
 
+    /// What the buffer takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The same with its buffer.
+    pub(super) fn allocate(self, memory: MemoryChoice) -> Result<SideMemory, RefitError> {
+        let Self { bytes, tensors, transposed } = self;
+        let buffer = match memory {
+            MemoryChoice::Shared => Buffer::shared(bytes),
+            MemoryChoice::Private => Buffer::private(bytes),
+        };
+        Ok(SideMemory { buffer: buffer.map_err(CommError::from)?, tensors, transposed })
+    }
+}
+
+impl SideMemory {
     /// Whether the last two dimensions of tensor number `index` change places in memory.
     pub(super) fn is_transposed(&self, index: usize) -> bool {
         self.transposed.contains(&index)

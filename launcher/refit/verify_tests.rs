@@ -1,6 +1,7 @@
 //! Faults that verification must see. In: a model, both sides' memory of all ranks, one fault. Out: nothing.
 //! Guarantee: right memory passes; every fault is an error that names the tensor, the rank and the first wrong index.
 
+use super::super::shards::SideLayout;
 use super::super::sides::MemoryChoice;
 use super::*;
 use crossmesh::comm::Side;
@@ -41,8 +42,9 @@ impl Case {
         }
         let manifest = Arc::new(manifest);
         let memory = |side| {
-            let allocate =
-                |rank| SideMemory::allocate(&manifest, &[], Rank(rank), side, MemoryChoice::Private).unwrap();
+            let allocate = |rank| {
+                SideLayout::new(&manifest, &[], Rank(rank), side).unwrap().allocate(MemoryChoice::Private).unwrap()
+            };
             (0..RANKS).map(allocate).collect::<Vec<_>>()
         };
         let (sources, destinations) = (memory(Side::Source), memory(Side::Destination));

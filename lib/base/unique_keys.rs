@@ -1,5 +1,5 @@
 //! JSON objects without repeated keys. In: a serde map. Out: its entries in order. Guarantee: a repeated key is an
-//! error that names it, where a plain map would keep the last value and hide the first; errors name the entry.
+//! error that names it, where a plain map would keep the last value and hide the first.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ pub fn visit_unique<'de, A: MapAccess<'de>>(
         if seen.contains(&key) {
             return Err(A::Error::custom(format_args!("key {key:?} stands twice; each may stand once")));
         }
-        entry(map, &key).map_err(|cause| A::Error::custom(format_args!("entry {key:?}: {cause}")))?;
+        entry(map, &key)?;
         seen.insert(key);
     }
     Ok(())
@@ -56,14 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_keys_and_bad_values_are_named() {
+    fn repeated_keys_are_named() {
         let read = |text: &str| serde_json::from_str::<UniqueKeys<u64>>(text).map_err(|error| error.to_string());
         assert_eq!(read(r#"{"b": 1, "a": 2}"#), Ok(UniqueKeys(vec![("b".into(), 1), ("a".into(), 2)])));
         assert_eq!(read("{}"), Ok(UniqueKeys(vec![])));
         let error = read(r#"{"a": 1, "b": 2, "a": 1}"#).unwrap_err();
         assert!(error.contains("key \"a\" stands twice"), "{error}");
-        let error = read(r#"{"a": -1}"#).unwrap_err();
-        assert!(error.contains("entry \"a\"") && error.contains("-1"), "{error}");
+        assert!(read(r#"{"a": -1}"#).unwrap_err().contains("-1"));
         assert!(read("[1]").unwrap_err().contains("an object"));
     }
 }

@@ -10,13 +10,11 @@ use thiserror::Error;
 /// A table that cannot be used.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// It cannot be read or written.
-    #[error("tuning table {path:?} cannot be {verb}; give a file that `crossmesh tune` wrote")]
+    /// It cannot be read.
+    #[error("tuning table {path:?} cannot be read; give a file that `crossmesh tune` wrote")]
     File {
         /// Its path.
         path: PathBuf,
-        /// What was tried: read or written.
-        verb: &'static str,
         /// Why.
         #[source]
         source: std::io::Error,
@@ -119,19 +117,11 @@ const BUILT_IN: [&str; 2] = [include_str!("tables/sm_90.json"), include_str!("ta
 impl Table {
     /// A table from a file.
     pub fn load(path: &Path) -> Result<Self, TableError> {
-        let text =
-            std::fs::read(path).map_err(|source| TableError::File { path: path.into(), verb: "read", source })?;
+        let text = std::fs::read(path).map_err(|source| TableError::File { path: path.into(), source })?;
         let table: Self =
             serde_json::from_slice(&text).map_err(|source| TableError::Syntax { path: path.into(), source })?;
         table.check()?;
         Ok(table)
-    }
-
-    /// Writes it to a file.
-    pub fn save(&self, path: &Path) -> Result<(), TableError> {
-        let text =
-            serde_json::to_vec_pretty(self).map_err(|source| TableError::Syntax { path: path.into(), source })?;
-        std::fs::write(path, text).map_err(|source| TableError::File { path: path.into(), verb: "written", source })
     }
 
     /// The table of this build for GPUs of `architecture` and so many ranks: of the nearest number that there is, the
@@ -269,7 +259,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("table.json");
         let table = Table::built_in("sm_90", 2).unwrap();
-        table.save(&path).unwrap();
+        std::fs::write(&path, serde_json::to_vec_pretty(&table).unwrap()).unwrap();
         assert_eq!(Table::load(&path).unwrap(), table);
         std::fs::write(&path, r#"{"version":1,"extra":2}"#).unwrap();
         assert!(matches!(Table::load(&path), Err(TableError::Syntax { .. })));

@@ -120,8 +120,8 @@ impl Communicator {
         Ok(part)
     }
 
-    /// Reads a plan that was saved for these ranks, nodes and domains and this route; its manifest goes to
-    /// [`Communicator::reshard_init`]. Every rank reads it, and they compare it there as they compare any manifest.
+    /// Reads a plan that was saved for this topology, that is for these ranks, nodes, domains, rails and card rates, and for
+    /// this route; the first difference is an error. Its manifest goes to [`Communicator::reshard_init`]. Every rank reads it, and they compare it there as they compare any manifest.
     pub fn load_plan(&self, path: &Path, options: ReshardOptions) -> Result<SavedPlan, CommError> {
         let plan = SavedPlan::load(path)?;
         plan.expect(self.topology(), options.route.with_environment()?, path)?;

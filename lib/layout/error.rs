@@ -245,6 +245,18 @@ pub enum LayoutError {
         /// Indices that exist.
         extent: u64,
     },
+    /// Maps that lie in each other make too many runs.
+    #[error(
+        "the axis maps of dimension {dim} may cut it into {segments} runs; at most {most} are allowed: state longer runs, or fewer axes"
+    )]
+    MapsTooFine {
+        /// Tensor dimension.
+        dim: usize,
+        /// The product of the most runs of each axis.
+        segments: u64,
+        /// Most runs.
+        most: u64,
+    },
     /// The nesting order does not list exactly the axes that shard the dimension.
     #[error(
         "nesting order {given:?} for dimension {dim}; it must list the axes {axes:?} that shard it, outermost first"

@@ -1,7 +1,7 @@
 //! A tensor's layout. In: shape, dtype, mesh, placements. Out: axis maps per dimension and rank. Guarantee: see
 //! the module head; construction checks everything, accessors cannot fail.
 
-use super::value::LayoutValue;
+use super::value::LayoutFields;
 use super::{AxisMap, Dtype, Interval, LayoutError, Mesh, Placement, Reduction, Split};
 use crate::base::{Rank, bytes};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// How a tensor lies on a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "LayoutValue", into = "LayoutValue")]
+#[serde(try_from = "LayoutFields", into = "LayoutFields")]
 pub struct Layout {
     shape: Vec<u64>,
     dtype: Dtype,
@@ -43,6 +43,8 @@ pub struct DimensionMap {
 impl Layout {
     /// Most tensor dimensions.
     pub const MAX_RANK: usize = 8;
+    /// Most runs of indices of one dimension that maps of several axes together may make.
+    const MOST_SEGMENTS: u64 = 1 << 22;
 
     /// A layout; axes on one dimension nest in mesh axis order, the first outermost.
     pub fn new(
@@ -356,15 +358,20 @@ impl Layout {
         }
     }
 
-    /// Every list of sizes must sum to each part that it splits, every stated part must exist, and the largest local
-    /// tensor must fit 64 bits.
+    /// Every list of sizes must sum to each part that it splits, every stated part must exist, in runs that memory can
+    /// hold, and the largest local tensor must fit 64 bits.
     fn check_parts(&self) -> Result<(), LayoutError> {
         let mut largest = vec![self.dtype.bytes()];
         for (dim, axes) in self.nesting.iter().enumerate() {
             // All that the axes so far may leave.
             let mut extents = BTreeSet::from([self.indices(dim)]);
+            let mut segments = 1u64;
             for &axis in axes {
                 extents = self.extents_left(dim, axis, &extents)?;
+                segments = segments.saturating_mul(self.placements[axis].most_segments());
+            }
+            if segments > Self::MOST_SEGMENTS {
+                return Err(LayoutError::MapsTooFine { dim, segments, most: Self::MOST_SEGMENTS });
             }
             largest.push(extents.last().copied().unwrap_or(0));
         }
@@ -385,8 +392,7 @@ impl Layout {
                         return Err(LayoutError::SizesSum { axis, dim, sizes, sum, extent });
                     }
                 }
-                let parts = |&hi: &u64| (0..count).map(move |index| split.part(Interval { lo: 0, hi }, index, count));
-                Ok(extents.iter().flat_map(parts).map(|part| part.len()).collect())
+                Ok(extents.iter().flat_map(|&extent| split.lengths(extent, count)).collect())
             }
             Placement::Parts { maps, .. } => {
                 let extent = extents.first().copied().unwrap_or(0);

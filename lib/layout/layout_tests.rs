@@ -118,3 +118,20 @@ fn padding_and_scales_are_checked() {
     let sizes: Vec<_> = maps.iter().map(|map| (map.stored(), map.padded())).collect();
     assert_eq!(sizes, [(8, 0), (2, 6), (0, 8)]);
 }
+
+#[test]
+fn few_bytes_do_not_become_very_many_runs() {
+    let turned = |extent: u64, runs: usize| {
+        let halves = [Interval { lo: extent / 2, hi: extent }, Interval { lo: 0, hi: extent / 2 }];
+        Placement::parts(0, vec![AxisMap::new(halves.into_iter().cycle().take(runs))])
+    };
+    let layout = |runs: usize| {
+        // Of two indices, then of as many as there are runs.
+        let placements = vec![turned(2, runs), turned(runs as u64, runs)];
+        Layout::new(vec![2], Dtype::U8, mesh(&[1, 1]), placements)
+    };
+    assert!(layout(64).is_ok());
+    let error = layout(4096).unwrap_err();
+    // Lower halves join the upper ones behind them.
+    assert_eq!(error, LayoutError::MapsTooFine { dim: 0, segments: 2049 * 2049, most: 1 << 22 });
+}

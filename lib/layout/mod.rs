@@ -34,4 +34,5 @@ pub use layout::{AxisShard, DimensionMap, Layout};
 pub use mesh::Mesh;
 pub use placement::{Placement, Reduction, Split};
 pub use placement_text::PlacementError;
+pub use value::LayoutFields;
 pub use view::View;

@@ -88,6 +88,14 @@ impl Placement {
         Ok(Self::parts(dim, (0..ranks).map(map).collect::<Result<Vec<_>, _>>()?))
     }
 
+    /// Most runs of indices that any coordinate stores.
+    pub(super) fn most_segments(&self) -> u64 {
+        match self {
+            Self::Parts { maps, .. } => maps.iter().map(|map| map.segments().len() as u64).max().unwrap_or(0).max(1),
+            _ => 1,
+        }
+    }
+
     /// The tensor dimension that the axis cuts or arranges.
     pub fn dim(&self) -> Option<usize> {
         match self {
@@ -146,6 +154,28 @@ impl Split {
         Interval { lo: whole.lo + lo, hi: whole.lo + hi }
     }
 
+    /// Lengths of the shards of `extent` indices, each once for the rules, however many shards there are. For
+    /// [`Split::Sizes`] the sizes must have been checked against the extent.
+    pub(crate) fn lengths(&self, extent: u64, count: u32) -> Vec<u64> {
+        let count = u64::from(count);
+        match self {
+            Split::Floor => {
+                let (short, longer) = (extent / count, extent % count);
+                let mut lengths = vec![short];
+                lengths.extend((longer > 0).then_some(short + 1));
+                lengths
+            }
+            Split::Chunk => {
+                let chunk = extent.div_ceil(count);
+                let (whole, rest) = (extent.checked_div(chunk).unwrap_or(0), extent.checked_rem(chunk).unwrap_or(0));
+                let mut lengths: Vec<u64> = [chunk, rest].into_iter().filter(|&length| length > 0).collect();
+                lengths.extend((whole + u64::from(rest > 0) < count).then_some(0));
+                lengths
+            }
+            Split::Sizes(sizes) => sizes.clone(),
+        }
+    }
+
     /// Shards of `whole` that hold any index of `part`, ascending.
     pub(crate) fn meeting(&self, whole: Interval, part: Interval, count: u32) -> impl Iterator<Item = u32> + '_ {
         // Shards are in order: those below end at or before the first index, those above begin at or after the last.
@@ -172,6 +202,7 @@ fn first_where(count: u32, holds: impl Fn(u32) -> bool) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn parts(split: &Split, extent: u64, count: u32) -> Vec<(u64, u64)> {
         let whole = Interval { lo: 10, hi: 10 + extent };
@@ -188,5 +219,22 @@ mod tests {
         let huge = u64::MAX - 10;
         assert_eq!(parts(&Split::Floor, huge, 2)[1].1, huge);
         assert_eq!(parts(&Split::Chunk, huge, 3)[2].1, huge);
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_parts() {
+        let sizes = |extent: u64| Split::Sizes(vec![extent - extent / 3, 0, extent / 3]);
+        for (extent, count) in (0..40u64).flat_map(|extent| (1..17).map(move |count| (extent, count))) {
+            let splits = [(Split::Floor, count), (Split::Chunk, count), (sizes(extent), 3)];
+            for (split, count) in splits {
+                let expected: BTreeSet<u64> = parts(&split, extent, count).iter().map(|(lo, hi)| hi - lo).collect();
+                let found: BTreeSet<u64> = split.lengths(extent, count).into_iter().collect();
+                assert_eq!(found, expected, "{split:?} of {extent} into {count}");
+            }
+        }
+        // Not one for every shard.
+        assert_eq!(Split::Floor.lengths(u64::MAX, u32::MAX).len(), 1);
+        assert_eq!(Split::Floor.lengths(7, u32::MAX), [0, 1]);
+        assert_eq!(Split::Chunk.lengths(7, u32::MAX), [1, 0]);
     }
 }

@@ -5,9 +5,9 @@ use super::{AxisMap, Dtype, Layout, LayoutError, Mesh, Placement};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A layout's fields.
-#[derive(Serialize, Deserialize)]
-pub(super) struct LayoutValue {
+/// A layout's fields as they were read, before anything is made of them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LayoutFields {
     shape: Vec<u64>,
     dtype: Dtype,
     mesh: Arc<Mesh>,
@@ -17,7 +17,14 @@ pub(super) struct LayoutValue {
     padding: Option<Vec<u8>>,
 }
 
-impl From<Layout> for LayoutValue {
+impl LayoutFields {
+    /// The mesh.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+}
+
+impl From<Layout> for LayoutFields {
     fn from(layout: Layout) -> Self {
         Self {
             shape: layout.shape().to_vec(),
@@ -31,10 +38,10 @@ impl From<Layout> for LayoutValue {
     }
 }
 
-impl TryFrom<LayoutValue> for Layout {
+impl TryFrom<LayoutFields> for Layout {
     type Error = LayoutError;
 
-    fn try_from(value: LayoutValue) -> Result<Self, LayoutError> {
+    fn try_from(value: LayoutFields) -> Result<Self, LayoutError> {
         for placement in &value.placements {
             if let Placement::Parts { dim, maps } = placement {
                 maps.iter().try_for_each(|map| check_map(*dim, map))?;
@@ -87,7 +94,7 @@ mod tests {
         for layout in [plain, nested, scales] {
             assert_eq!(again(&layout).unwrap(), layout);
         }
-        let bad = |shape: &[u64], nesting: Vec<Vec<usize>>| LayoutValue {
+        let bad = |shape: &[u64], nesting: Vec<Vec<usize>>| LayoutFields {
             shape: shape.to_vec(),
             dtype: Dtype::U8,
             mesh: mesh.clone(),
@@ -100,7 +107,7 @@ mod tests {
         assert!(Layout::try_from(bad(&[12], vec![vec![0, 0]])).is_err());
         assert!(Layout::try_from(bad(&[12], vec![])).is_err());
         assert!(Layout::try_from(bad(&[1; 9], vec![vec![0, 1]])).is_err());
-        let padded = LayoutValue { padding: Some(vec![1, 2]), ..bad(&[12], vec![vec![0, 1]]) };
+        let padded = LayoutFields { padding: Some(vec![1, 2]), ..bad(&[12], vec![vec![0, 1]]) };
         assert!(Layout::try_from(padded).is_err());
     }
 }

@@ -10,8 +10,9 @@
 //! little-endian.
 
 use super::RouteOptions;
+use super::file_topology::TopologyMark;
 use crate::base::Rank;
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutError, LayoutFields};
 use crate::plan::{Digest, Manifest, ManifestDigest, PlanError, Transform};
 use crate::topology::{LinkRate, Machine, Topology};
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,29 @@ pub enum PlanFileError {
         #[source]
         source: postcard::Error,
     },
+    /// A layout has ranks that the job does not.
+    #[error("plan file {path:?}: layout {layout} has rank {rank}, and the file is for {ranks} ranks; write it again")]
+    Outside {
+        /// The file.
+        path: PathBuf,
+        /// Number of the layout.
+        layout: usize,
+        /// Its greatest rank.
+        rank: Rank,
+        /// Ranks of the job.
+        ranks: usize,
+    },
+    /// A layout cannot be.
+    #[error("plan file {path:?}: layout {layout} cannot be; write it again")]
+    Layout {
+        /// The file.
+        path: PathBuf,
+        /// Number of the layout.
+        layout: usize,
+        /// Why.
+        #[source]
+        source: LayoutError,
+    },
     /// A tensor names a layout that the file does not have.
     #[error("plan file {path:?}: tensor {tensor:?} has layout {layout} of {layouts}; write it again")]
     NoLayout {
@@ -151,8 +175,8 @@ pub struct SavedPlan {
     pub manifest: Arc<Manifest>,
     /// Route.
     pub options: RouteOptions,
-    /// Per rank its node and its domain.
-    places: Vec<(u32, u32)>,
+    /// Of whose ranks.
+    topology: TopologyMark,
     /// Where a machine was named.
     machine: Option<MachineMark>,
 }
@@ -168,12 +192,11 @@ struct MachineMark {
 impl MachineMark {
     fn new(machine: &Machine) -> Self {
         let Machine { name, topology, devices, nics, nvlink } = machine;
-        let rails: Vec<Option<u32>> = (0..topology.size() as u32).map(|rank| topology.rail(Rank(rank))).collect();
         let devices: Vec<(u32, &[u32])> = devices.iter().map(|device| (device.gpu, &device.nics[..])).collect();
         let rate = |rate: &LinkRate| (rate.bytes_per_second, rate.latency_ns);
         let nics: Vec<(u64, u64)> = nics.iter().map(|nic| rate(&nic.rate)).collect();
         // Numbers alone, whatever fields are called.
-        let text = format!("{:?} {rails:?} {devices:?} {nics:?} {:?}", places(topology), rate(nvlink));
+        let text = format!("{:?} {devices:?} {nics:?} {:?}", TopologyMark::new(topology), rate(nvlink));
         Self { name: name.clone(), digest: Sha256::digest(text).into() }
     }
 
@@ -183,12 +206,12 @@ impl MachineMark {
     }
 }
 
-/// What stands in the file.
+/// What stands in the file: layouts when it is written, and what layouts are made of when it is read.
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct Content<L> {
     options: RouteOptions,
-    places: Vec<(u32, u32)>,
-    layouts: Vec<Layout>,
+    topology: TopologyMark,
+    layouts: Vec<L>,
     tensors: Vec<StoredTensor>,
     machine: Option<MachineMark>,
     digest: Digest,
@@ -225,17 +248,12 @@ impl Layouts {
     }
 }
 
-fn places(topology: &Topology) -> Vec<(u32, u32)> {
-    let ranks = (0..topology.size() as u32).map(Rank);
-    ranks.map(|rank| (topology.node(rank).0, topology.domain(rank).0)).collect()
-}
-
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn digest(manifest: &Manifest, options: RouteOptions, places: &[(u32, u32)]) -> Digest {
-    ManifestDigest::new(manifest, format!("{} {} {places:?}", options.kind, options.injection).as_bytes()).root
+fn digest(manifest: &Manifest, options: RouteOptions, topology: &TopologyMark) -> Digest {
+    ManifestDigest::new(manifest, format!("{} {} {topology:?}", options.kind, options.injection).as_bytes()).root
 }
 
 /// The regular file that `path` is or leads to, or a name that is free.
@@ -252,12 +270,12 @@ fn target(path: &Path) -> Result<PathBuf, PlanFileError> {
 
 impl SavedPlan {
     /// Version of the files that this build writes and reads; it goes up with every other layout of them.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
 
     /// A plan for the ranks of `topology`.
     pub fn new(manifest: Arc<Manifest>, topology: &Topology, options: RouteOptions) -> Result<Self, PlanError> {
         manifest.check_ranks(topology.size())?;
-        Ok(Self { manifest, options, places: places(topology), machine: None })
+        Ok(Self { manifest, options, topology: TopologyMark::new(topology), machine: None })
     }
 
     /// A plan for the ranks of `machine`; [`SavedPlan::expect_machine`] refuses any other.
@@ -267,7 +285,7 @@ impl SavedPlan {
 
     /// Ranks of the job that it is for.
     pub fn rank_count(&self) -> usize {
-        self.places.len()
+        self.topology.rank_count()
     }
 
     /// Writes it to a file, under another name first: a file that exists is whole. Links are followed; what is no regular
@@ -299,11 +317,11 @@ impl SavedPlan {
         let tensors = tensors.collect();
         let content = postcard::to_allocvec(&Content {
             options: self.options,
-            places: self.places.clone(),
+            topology: self.topology.clone(),
             layouts: layouts.list,
             tensors,
             machine: self.machine.clone(),
-            digest: digest(&self.manifest, self.options, &self.places),
+            digest: digest(&self.manifest, self.options, &self.topology),
         });
         let content = content.map_err(|source| PlanFileError::Content { path: path.to_path_buf(), source })?;
         let mut bytes = MAGIC.to_vec();
@@ -324,12 +342,11 @@ impl SavedPlan {
     pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, PlanFileError> {
         let path = path.to_path_buf();
         let content = unwrap(bytes, &path)?;
-        let Content { options, places, layouts, tensors, machine, digest: stated } = match postcard::from_bytes(content)
-        {
-            Ok(content) => content,
-            Err(source) => return Err(PlanFileError::Content { path, source }),
-        };
-        let layouts: Vec<Arc<Layout>> = layouts.into_iter().map(Arc::new).collect();
+        let unread = |source| PlanFileError::Content { path: path.clone(), source };
+        let Content { options, topology, layouts, tensors, machine, digest: stated } =
+            postcard::from_bytes(content).map_err(unread)?;
+        let layout = |(number, fields)| layout(number, fields, topology.rank_count(), &path);
+        let layouts: Vec<Arc<Layout>> = layouts.into_iter().enumerate().map(layout).collect::<Result<_, _>>()?;
         let mut manifest = Manifest::new();
         for tensor in tensors {
             let find = |layout: u32| {
@@ -344,46 +361,61 @@ impl SavedPlan {
             let pushed = manifest.push_with(tensor.name, source, destination, tensor.transform);
             pushed.map_err(|source| PlanFileError::Plan { path: path.clone(), source })?;
         }
-        let checked = manifest.check_ranks(places.len());
-        checked.map_err(|source| PlanFileError::Plan { path: path.clone(), source })?;
-        let computed = digest(&manifest, options, &places);
+        let computed = digest(&manifest, options, &topology);
         if computed != stated {
             let (found, expected) = (hexadecimal(&stated), hexadecimal(&computed));
             return Err(PlanFileError::Digest { path, found, expected });
         }
-        Ok(Self { manifest: Arc::new(manifest), options, places, machine })
+        Ok(Self { manifest: Arc::new(manifest), options, topology, machine })
     }
 
-    /// Refuses a plan for other ranks, nodes, domains or another route than those of this job; `path` is its file.
+    /// Refuses a plan for other ranks, nodes, domains, rails or card rates, or another route than those of this job, with
+    /// the first difference; `path` is its file.
     pub fn expect(&self, topology: &Topology, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
-        let other = |what: &str, found: &dyn Display, expected: &dyn Display| other(path, what, found, expected);
+        self.expect_route(options, path)?;
+        self.expect_topology(topology, true, path)
+    }
+
+    fn expect_route(&self, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
         if self.options.kind != options.kind {
-            return Err(other("route", &self.options.kind, &options.kind));
+            return Err(other(path, "route", &self.options.kind, &options.kind));
         }
-        if self.options.injection != options.injection {
-            return Err(other("injection", &self.options.injection, &options.injection));
+        match self.options.injection == options.injection {
+            true => Ok(()),
+            false => Err(other(path, "injection", &self.options.injection, &options.injection)),
         }
-        let here = places(topology);
-        if self.places.len() != here.len() {
-            return Err(other("a number of ranks of", &self.places.len(), &here.len()));
-        }
-        let differing = self.places.iter().zip(&here).enumerate().find(|(_, (found, expected))| found != expected);
-        let Some((rank, (found, expected))) = differing else { return Ok(()) };
-        match found.1 == expected.1 {
-            true => Err(other(&format!("rank {rank} on node"), &found.0, &expected.0)),
-            false => Err(other(&format!("rank {rank} in domain"), &found.1, &expected.1)),
+    }
+
+    fn expect_topology(&self, topology: &Topology, with_cards: bool, path: &Path) -> Result<(), PlanFileError> {
+        match self.topology.difference(&TopologyMark::new(topology), with_cards) {
+            Some((what, found, expected)) => Err(other(path, &what, &found, &expected)),
+            None => Ok(()),
         }
     }
 
     /// The same for a plan of [`SavedPlan::for_machine`], which also refuses other devices, cards and rates. A plan that
-    /// names no machine is held to ranks, nodes and domains.
+    /// names no machine and tells of no cards is held to ranks, nodes and domains.
     pub fn expect_machine(&self, machine: &Machine, options: RouteOptions, path: &Path) -> Result<(), PlanFileError> {
         let here = MachineMark::new(machine);
         match self.machine.as_ref().filter(|made| made.digest != here.digest) {
             Some(made) => Err(other(path, "cluster", &made.text(), &here.text())),
-            None => self.expect(&machine.topology, options, path),
+            None => {
+                self.expect_route(options, path)?;
+                self.expect_topology(&machine.topology, self.topology.tells_cards(), path)
+            }
         }
     }
+}
+
+/// Layout number `number` of a file for `ranks` ranks. That its mesh is no larger is found out first: what is made of a
+/// mesh grows with it, and few bytes can state very many ranks.
+fn layout(number: usize, fields: LayoutFields, ranks: usize, path: &Path) -> Result<Arc<Layout>, PlanFileError> {
+    let greatest = fields.mesh().greatest_rank();
+    if greatest.index() >= ranks {
+        return Err(PlanFileError::Outside { path: path.to_path_buf(), layout: number, rank: greatest, ranks });
+    }
+    let bad = |source: LayoutError| PlanFileError::Layout { path: path.to_path_buf(), layout: number, source };
+    Ok(Arc::new(Layout::try_from(fields).map_err(bad)?))
 }
 
 fn other(path: &Path, what: &str, found: &dyn Display, expected: &dyn Display) -> PlanFileError {

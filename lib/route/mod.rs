@@ -12,6 +12,7 @@ mod cost;
 mod equations;
 mod explain;
 mod file;
+mod file_topology;
 mod flow;
 mod inside;
 mod leaders;

@@ -5,6 +5,8 @@ TARGET=${CARGO_TARGET_DIR:-target}
 # Scripts that run elsewhere (batch jobs, emulated hosts) need it absolute.
 [[ $TARGET == /* ]] || TARGET=$PWD/$TARGET
 CROSSMESH=$TARGET/release/crossmesh
+# Kernels that kernels.sh has compiled.
+KERNEL_CACHE=$TARGET/kernels
 # The package that needs an MPI to build; left out of workspace-wide commands where there is none.
 ADAPTER_PACKAGE=crossmesh-bootstrap-mpi
 
@@ -23,6 +25,10 @@ mpis() {
     if have "mpicc.$mpi" && have "mpirun.$mpi"; then echo "$mpi"; fi
   done
 }
+
+# What this machine can build. Tests are compiled in this selection alone: another has other features, and so everything again.
+WORKSPACE=(--workspace --locked)
+[ -n "$(mpis)" ] && have clang || WORKSPACE+=(--exclude "$ADAPTER_PACKAGE")
 
 # A Chromium for the test of pages, by any of its names; Debian has it as chromium.
 browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }

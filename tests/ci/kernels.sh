@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles every GPU kernel for every architecture it is written for, checks registers and spills. Needs no GPU: the
-# compiler is a Python wheel, kept under the target folder.
+# compiler is a Python wheel, kept under the target folder, as the kernels are for stand_in.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/ci/common.sh
@@ -13,5 +13,5 @@ if [ ! -e "$wheel/nvidia" ]; then
   mv "$wheel.new" "$wheel"
 fi
 CROSSMESH_NVRTC=$(find "$wheel" -name 'libnvrtc.so.1*' | head -n 1)
-export CROSSMESH_NVRTC KERNELS_MUST_COMPILE=1
-cargo test --lib --locked -p crossmesh memory::device:: -- --nocapture
+export CROSSMESH_NVRTC CROSSMESH_CACHE=$KERNEL_CACHE KERNELS_MUST_COMPILE=1
+cargo test "${WORKSPACE[@]}" --test integration kernels:: -- --nocapture

@@ -340,6 +340,26 @@ fn plans_are_saved_where_other_results_are() {
 }
 
 #[test]
+fn links_that_lead_nowhere_get_the_file_that_they_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second, chain] = ["first.json", "kept/second.html", "chain"].map(|name| folder.path().join(name));
+    let [to_first, to_second] = ["to-first", "to-second"].map(|name| folder.path().join(name));
+    std::fs::create_dir(folder.path().join("kept")).unwrap();
+    std::os::unix::fs::symlink("first.json", &to_first).unwrap();
+    std::os::unix::fs::symlink(&second, &chain).unwrap();
+    std::os::unix::fs::symlink("chain", &to_second).unwrap();
+    let words = ["--model", "qwen3-32b", "--src", "tp=2", "--dst", "tp=1"];
+    let [json, html] = [&to_first, &to_second].map(|path| path.to_str().unwrap());
+    let done = plan(&[&words[..], &["--json", json, "--html", html]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.error);
+    assert!(to_first.is_symlink() && to_second.is_symlink() && chain.is_symlink(), "links are still links");
+    let report: Value = serde_json::from_slice(&std::fs::read(&first).unwrap()).unwrap();
+    assert_eq!(report["coverage"], "complete");
+    assert!(std::fs::read_to_string(&second).unwrap().contains("<html"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "nothing else is left");
+}
+
+#[test]
 fn one_stage_has_no_sum() {
     let report = planned(&["--model", "qwen3-32b", "--src", "tp=2", "--dst", "tp=1"]);
     let sum = report["stages_one_by_one_seconds"].as_f64().unwrap();
@@ -349,6 +369,10 @@ fn one_stage_has_no_sum() {
 #[test]
 fn examples_stand_in_one_column() {
     let help = plan(&["--help"]).output;
+    assert!(
+        help.split_whitespace().collect::<Vec<_>>().join(" ").contains("a layer file (JSON) of NCCL M2N"),
+        "{help}"
+    );
     assert_eq!(help.matches("\n  crossmesh plan --").count(), 2, "{help}");
 }
 

@@ -39,7 +39,11 @@ fn wrong_models() {
     for (text, parts) in [
         (shape("[64, 0]"), &["up_proj", "[64, 0]", "at least 1"][..]),
         (shape("[4294967296, 4294967296]"), &["up_proj", "2^64"]),
-        (shape("[-1]"), &["-1"]),
+        (
+            shape("[-1]"),
+            &["up_proj.weight\".shape[0]", "integer `-1`, expected a whole number from 0 to 18446744073709551615"],
+        ),
+        (shape("[64, 1.5]"), &["shape[1]", "floating point `1.5`, expected a whole number from 0 to"]),
         (MODEL.replace("BF16", "BF17"), &["BF17"]),
         (MODEL.replace("\"dtype\"", "\"type\""), &["`type`", "`dtype`"]),
         (MODEL.replace("}}", "}"), &["m.model.json", "line 1"]),
@@ -72,7 +76,10 @@ fn wrong_systems() {
         ),
         (system("\"dp_size\"", "\"dq_size\""), &["unknown field `dq_size`"]),
         (system("\"tp_size\": 2,", "\"tp_size\": 0,"), &["train", "size \"0\"", "axis tp"]),
-        (system("\"num_gpus\": 4", "\"num_gpus\": 4294967296"), &["4294967296"]),
+        (
+            system("\"num_gpus\": 4", "\"num_gpus\": 4294967296"),
+            &["train.num_gpus: ", "4294967296", "expected a whole number from 0 to 4294967295"],
+        ),
         ("[]".into(), &["s.json is no system file"]),
     ] {
         let files = [("m.model.json", MODEL), ("s.json", text.as_str())];
@@ -99,6 +106,11 @@ fn wrong_specs_and_clusters() {
         ("--src tp=2 --dst tp=1 --injection all", &["--injection \"all\"", "striped, single"]),
         ("--src tp=2 --dst tp=1 --cast f8", &["--cast \"f8\"", "f32, f16, bf16"]),
         ("--src tp=2 --dst tp=1 --explain 3", &["--explain 3", "ranks 0 to 2"]),
+        (
+            "--src tp=2 --dst tp=1 --explain three",
+            &["'three' for '--explain", "give a whole number from 0 to 4294967295"],
+        ),
+        ("--src tp=2 --dst tp=1 --explain -1", &["'-1' for '--explain", "give a whole number from 0 to 4294967295"]),
         ("--src tp=2 --dst tp=1 --rules llamas", &["\"llamas\""]),
         ("--src tp=2 --dst tp=1 --json @same --html @same", &["--json and --html both name"]),
         ("--src tp=2 --dst tp=1 --json @same --html @./same", &["--json and --html both name"]),
@@ -137,7 +149,20 @@ fn wrong_plan_files() {
     let results = format!("--save {} --json {}", one.display(), other.display());
     let arguments = format!("--model @m.model.json --src tp=2 --dst tp=1 {results}");
     refused(&[("m.model.json", MODEL)], &arguments, &["--save and --json both name"]);
-    assert_eq!(fs::read_to_string(one).unwrap(), "before");
+    assert_eq!(fs::read_to_string(&one).unwrap(), "before");
+    // Also where nothing is yet.
+    fs::remove_file(&one).unwrap();
+    refused(&[("m.model.json", MODEL)], &arguments, &["--save and --json both name"]);
+    for (link, leads_to, parts) in [
+        ("lost", "absent/one", ["absent/one, where the link", "make its folder", "No such file"]),
+        ("loop", "loop", ["--json", "loop", "Too many levels of symbolic links"]),
+    ] {
+        let link = links.path().join(link);
+        std::os::unix::fs::symlink(leads_to, &link).unwrap();
+        let arguments = format!("--model @m.model.json --src tp=2 --dst tp=1 --json {}", link.display());
+        refused(&[("m.model.json", MODEL)], &arguments, &parts);
+        assert!(link.is_symlink());
+    }
 }
 
 #[test]
@@ -194,6 +219,7 @@ fn wrong_expert_maps() {
 
 #[test]
 fn wrong_cases() {
+    refused(&[], "--case #name", &["--case \"#name\" names no file; write FILE or FILE#NAME"]);
     let good = fs::read_to_string(here("../tests/planner/cases.json")).unwrap();
     let changed = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");

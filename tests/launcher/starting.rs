@@ -122,17 +122,29 @@ fn an_option_that_does_not_exist_is_no_program() {
     }
 }
 
+/// Rank 0 alone tries, and so its words are the only ones.
 #[test]
 fn a_table_that_cannot_be_written_is_known_before_anything_is_measured() {
-    let mut command = crossmesh();
-    command.args(["run", "-n", "2", "--starter", "local", "--", env!("CARGO_BIN_EXE_crossmesh")]);
-    command.args(["tune", "--output", "/nonexistent/table.json"]);
-    let job = finish(command);
-    assert_eq!(job.code, Some(2), "{}", job.error);
-    let words = "rank 0 on host ";
-    assert!(
-        job.error.contains("cannot write \"/nonexistent/table.json\"") && job.error.contains(words),
-        "{}",
-        job.error
-    );
+    for arguments in ["tune --output", "bench limits --json", "bench idle --json", "bench crossover --svg"] {
+        let mut command = crossmesh();
+        command.args(["run", "-n", "2", "--starter", "local", "--grace", "0.3", "--", env!("CARGO_BIN_EXE_crossmesh")]);
+        command.args(arguments.split(' ')).arg("/nonexistent/table.json");
+        let job = finish(command);
+        assert_eq!(job.code, Some(2), "{}", job.error);
+        let option = arguments.split(' ').next_back().unwrap_or_default();
+        let words = format!(
+            "crossmesh: {option}: cannot write /nonexistent/table.json: No such file or directory (os error 2)"
+        );
+        let (told, report): (Vec<_>, Vec<_>) = job.error.lines().partition(|line| line.starts_with('['));
+        assert!(told.len() == 1 && told[0].starts_with("[0 ") && told[0].ends_with(&format!("] {words}")), "{told:?}");
+        assert!(report[0].starts_with("crossmesh run: rank 0 on host "), "{report:?}");
+        assert!(report[0].contains(" exited with code 2 after "), "{report:?}");
+        assert_eq!(
+            report[1..],
+            [
+                format!("    {words}"),
+                "crossmesh run: others: 1 ended by the launcher after the grace time of 0.3 s".to_string()
+            ]
+        );
+    }
 }

@@ -79,12 +79,13 @@ fn places_that_cannot_be_written_are_refused() {
 fn benches_refuse_places_that_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("absent/t.json");
-    for what in ["reshard", "p2p", "allreduce", "plan"] {
+    for what in ["reshard", "p2p", "allreduce", "norm", "crossover", "limits", "idle", "plan", "tune"] {
+        let option = if what == "tune" { "--output" } else { "--json" };
         let mut command = crossmesh();
-        command.args(["bench", what, "--json", absent.to_str().unwrap()]);
+        command.args(["bench", what].iter().skip(usize::from(what == "tune"))).args([option, absent.to_str().unwrap()]);
         let refused = finish(command);
         assert_eq!((refused.code, refused.output.as_str()), (Some(2), ""), "{what}: {}", refused.error);
-        assert!(refused.error.contains("--json: cannot write"), "{what}: {}", refused.error);
+        assert!(refused.error.contains(&format!("{option}: cannot write")), "{what}: {}", refused.error);
     }
 }
 

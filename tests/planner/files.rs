@@ -2,11 +2,14 @@
 
 use super::random::cases;
 use super::{all_options, layout};
-use crossmesh::layout::{Dtype, Placement};
-use crossmesh::plan::{Manifest, ManifestDigest};
+use crossmesh::base::Rank;
+use crossmesh::layout::{Dtype, Layout, Mesh, Placement};
+use crossmesh::plan::{Manifest, ManifestDigest, Transform};
 use crossmesh::route::{PlanFileError, RouteOptions, SavedPlan};
-use crossmesh::topology::{LinkRate, Machine, Topology};
+use crossmesh::topology::cluster::NicSeat;
+use crossmesh::topology::{LinkRate, Machine, Seat, Topology};
 use proptest::prelude::*;
+use sha2::Digest;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,7 +65,6 @@ proptest! {
     fn any_content_with_a_right_checksum_is_read_or_refused(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        use sha2::Digest;
         let written = example().0;
         let mut bytes = saved(&written);
         let end = bytes.len() - 32;
@@ -156,4 +158,57 @@ fn other_machines_with_equal_places_are_refused() {
     assert!(matches!(expect(&plan, &shared), Err(PlanFileError::Other { .. })));
     let moved = Machine::one_nic_each("m", Topology::from_domains(&[0, 0, 0, 1]), here.nics[0].rate, here.nvlink);
     assert!(expect(&plain, &moved).unwrap_err().to_string().contains("rank 2 in domain 1, and here it is 0"));
+}
+
+/// `topology` where every rank has one card, on these rails and of these rates.
+fn with_cards(topology: &Topology, cards: [(u32, u64); 4]) -> Topology {
+    let seat = |(rail, bytes_per_second): (u32, u64)| {
+        let device = format!("mlx5_{rail}");
+        let nic = NicSeat { device, port: 1, pci: None, rail, rail_is_given: true, bytes_per_second };
+        Seat { nics: vec![nic], ..Seat::default() }
+    };
+    topology.clone().with_seats(cards.map(seat).to_vec())
+}
+
+#[test]
+fn other_cards_at_equal_places_are_refused_with_the_first_difference() {
+    let (plain, topology) = example();
+    let options = RouteOptions::default();
+    let cards = [(0, 50), (1, 50), (0, 50), (1, 50)];
+    let plan = SavedPlan::new(plain.manifest.clone(), &with_cards(&topology, cards), options).unwrap();
+    let plan = read(&saved(&plan)).unwrap();
+    let refusal = |plan: &SavedPlan, topology: &Topology| {
+        plan.expect(topology, options, Path::new(NAME)).err().map(|error| error.to_string())
+    };
+    assert_eq!(refusal(&plan, &with_cards(&topology, cards)), None);
+    let differs = |other: &Topology, parts: &str| {
+        let error = refusal(&plan, other).expect("refused");
+        assert!(error.contains(parts), "{error}");
+    };
+    differs(
+        &with_cards(&topology, [(0, 50), (1, 50), (1, 50), (0, 50)]),
+        "rank 2 with network cards on rail 0 of 50 bytes/s, and here it is rail 1 of 50 bytes/s",
+    );
+    differs(&with_cards(&topology, [(0, 50), (1, 25), (0, 50), (1, 50)]), "rank 1 with network cards on rail 1 of 50");
+    differs(&topology, "rank 0 with network cards on rail 0 of 50 bytes/s, and here it is none");
+    let told = refusal(&plain, &with_cards(&topology, cards)).expect("refused");
+    assert!(told.contains("rank 0 with network cards on none, and here it is rail 0"), "{told}");
+}
+
+#[test]
+fn a_mesh_beyond_the_ranks_is_refused_before_anything_is_made_of_it() {
+    let options = RouteOptions::default();
+    let vast = Arc::new(Mesh::contiguous(vec![1 << 29], Rank(0)).unwrap());
+    let vast = Layout::new(vec![1 << 20], Dtype::U8, vast, vec![Placement::shard(0)]).unwrap();
+    let topology = (vec![(0u32, 0u32); 2], vec![0u32; 2], vec![Vec::<(u32, u64)>::new()]);
+    let tensors = [("up", 0u32, 0u32, Transform::default())];
+    let content = (options, topology, vec![vast], tensors.to_vec(), None::<()>, [0u8; 32]);
+    let content = postcard::to_allocvec(&content).unwrap();
+    let mut bytes = b"CMPLAN\r\n".to_vec();
+    bytes.extend(SavedPlan::VERSION.to_le_bytes());
+    bytes.extend((content.len() as u64).to_le_bytes());
+    bytes.extend(&content);
+    bytes.extend(sha2::Sha256::digest(&content));
+    let error = read(&bytes).unwrap_err();
+    assert!(matches!(error, PlanFileError::Outside { layout: 0, rank: Rank(536_870_911), ranks: 2, .. }), "{error}");
 }

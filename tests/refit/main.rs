@@ -20,6 +20,7 @@ mod parallel;
 #[path = "../rig/process.rs"]
 mod process;
 mod results;
+mod room;
 mod scales;
 mod sides;
 mod storage;

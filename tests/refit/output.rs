@@ -7,6 +7,7 @@ use crate::model::{self, EXAMPLE, LLAMA};
 use crate::process;
 use serde_json::Value;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::Duration;
 
 #[test]
@@ -72,6 +73,30 @@ fn json_files_are_replaced_as_a_whole_and_devices_are_not() {
     assert_eq!(entries(folder.path()), ["link.json", "model.safetensors", "out.json"]);
     job().with("--json /dev/null").run().finished.expect_success();
     assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
+}
+
+#[test]
+fn results_do_not_take_the_place_of_what_is_read() {
+    let (folder, model) = model::file(EXAMPLE);
+    let before = std::fs::read(&model).unwrap();
+    let link = folder.path().join("link.json");
+    symlink(&model, &link).unwrap();
+    let job = |model: &Path| Job::new(3, model).with("--src tp=2 --dst tp=1");
+    for path in [&model, &link] {
+        job(&model).path("--json", path).refused(&["MODEL and --json both name", "give each its own file"]);
+    }
+    let rules = folder.path().join("my.toml");
+    std::fs::write(&rules, "[[rule]]\nnames = [\"*\"]\ntp = \"replicate\"\n").unwrap();
+    job(&model).path("--rules", &rules).path("--json", &rules).refused(&["--rules and --json both name"]);
+    let shard = folder.path().join("rank-00002.safetensors");
+    std::fs::rename(&model, &shard).unwrap();
+    job(&shard).path("--out", folder.path()).refused(&["MODEL and --out both name", "rank-00002.safetensors"]);
+    job(&shard)
+        .path("--out", folder.path())
+        .path("--json", &folder.path().join("rank-00002.layout.json"))
+        .refused(&["both name"]);
+    assert_eq!(std::fs::read(&shard).unwrap(), before);
+    assert_eq!(entries(folder.path()), ["link.json", "my.toml", "rank-00002.safetensors"]);
 }
 
 #[test]

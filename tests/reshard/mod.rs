@@ -19,6 +19,7 @@ mod matrix;
 mod partial;
 mod random;
 mod replay;
+mod saved;
 mod segments;
 mod sprung;
 mod transfer;

@@ -196,7 +196,7 @@ impl Request {
             staging_bytes: size(&arguments.staging_bytes)?,
             hidden: arguments.hidden,
             against,
-            json: output::place("json", &arguments.json)?,
+            json: output::place("json", arguments.json.as_deref())?,
         };
         request.expect_fused()?;
         Ok(request)

@@ -10,7 +10,8 @@ use super::launches::algorithms;
 use super::rig::Rig;
 use super::sweep::{Tried, best};
 use crate::bench::error::BenchError;
-use crate::bench::{Complaint, output};
+use crate::bench::{Complaint, output, writing};
+use crate::failure::Failure;
 use crossmesh::base::bytes;
 use crossmesh::collective::{Algorithm, Call, Kind, ReduceOperation};
 use crossmesh::comm::{ChannelOptions, Communicator};
@@ -18,6 +19,7 @@ use crossmesh::layout::Dtype;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Where one way to all-reduce overtakes another; run it under crossmesh run -n 2
 #[derive(Debug, clap::Args)]
@@ -120,8 +122,13 @@ struct Report {
     sglang: Option<u64>,
 }
 
-/// Runs the bench on this rank; collective.
-pub(crate) fn run(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
+/// Runs the bench on this rank.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let places = [("json", arguments.json.as_deref()), ("svg", arguments.svg.as_deref())];
+    writing(&places, |world| draw(world, arguments))
+}
+
+fn draw(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
     let least = bytes::parse(&arguments.minbytes).map_err(BenchError::Bytes)?.max(16);
     let most = bytes::parse(&arguments.maxbytes).map_err(BenchError::Bytes)?;
     let sizes = sizes(least, most, arguments.stepfactor)?;

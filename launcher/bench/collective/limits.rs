@@ -8,13 +8,15 @@ use super::rig::Rig;
 use super::samples::{Figures, rate};
 use super::sweep::force;
 use crate::bench::error::BenchError;
-use crate::bench::{Complaint, deadline, output};
+use crate::bench::{Complaint, deadline, output, writing};
+use crate::failure::Failure;
 use crossmesh::base::Rank;
 use crossmesh::collective::{Algorithm, Call, Connection, Kind, ReduceOperation};
 use crossmesh::comm::{ChannelOptions, Communicator};
 use crossmesh::layout::Dtype;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// What the links between GPUs carry; run it under crossmesh run -n 2
 #[derive(Debug, clap::Args)]
@@ -47,8 +49,12 @@ impl TwoWay {
     }
 }
 
-/// Runs the bench on this rank; collective.
-pub(crate) fn run(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
+/// Runs the bench on this rank.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    writing(&[("json", arguments.json.as_deref())], |world| limits(world, arguments))
+}
+
+fn limits(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
     if world.size() < 2 {
         return Err(BenchError::TooFewRanks { needed: 2, ranks: world.size() });
     }

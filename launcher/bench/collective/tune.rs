@@ -7,13 +7,13 @@ use super::launches::algorithms;
 use super::rig::Rig;
 use super::sweep::{Tried, best};
 use crate::bench::error::BenchError;
-use crate::bench::{Complaint, deadline};
+use crate::bench::{Complaint, deadline, output, writing};
 use crate::failure::Failure;
 use crossmesh::base::bytes;
 use crossmesh::collective::{Call, Kind, ReduceOperation, Row, TABLE_VERSION, Table};
 use crossmesh::comm::{ChannelOptions, Communicator};
 use crossmesh::layout::Dtype;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Measure which algorithm and launch is best at which size on these GPUs, and write it as a tuning table for CROSSMESH_TUNING
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 /// Run it with as many ranks as the table is for: crossmesh run -n 2 -- crossmesh tune --output table.json
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to write the table
+    /// Where to write the table, - for standard output
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Smallest size, in all
@@ -42,7 +42,7 @@ const KINDS: [Kind; 4] = [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter,
 
 /// Runs the command on this rank.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    crate::bench::on_world(Vec::new(), |world| tune(world, arguments))
+    writing(&[("output", Some(&arguments.output))], |world| tune(world, arguments))
 }
 
 fn tune(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
@@ -53,7 +53,6 @@ fn tune(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchE
     if world.size() < 2 {
         return Err(BenchError::TooFewRanks { needed: 2, ranks: world.size() });
     }
-    expect_writable(world, &arguments.output)?;
     let ranks = world.size() as u32;
     let form = Form { captured: true, cold: false, in_place: false };
     let of = |kind, bytes| Chain { call: call(kind, bytes, ranks), form, rank: world.rank().0, ranks, calls: 2 };
@@ -82,29 +81,12 @@ fn tune(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchE
     table.check()?;
     expect_agreed(world, &table)?;
     if world.rank().0 == 0 {
-        table.save(&arguments.output)?;
-        print!("{}", text(&table));
+        output::write_json(&table, &arguments.output)?;
+        if output::leaves_room_for_a_table(Some(&arguments.output)) {
+            print!("{}", text(&table));
+        }
     }
     Ok(None)
-}
-
-/// Rank 0 will write the table; minutes later would be too late to find that it cannot. Collective.
-fn expect_writable(world: &Communicator, path: &Path) -> Result<(), BenchError> {
-    let mine = if world.rank().0 == 0 { try_to_write(path) } else { Ok(()) };
-    let why = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let all = world.allgather(why.as_bytes(), deadline()?)?;
-    let first = all.first().map(|why| String::from_utf8_lossy(why).into_owned()).unwrap_or_default();
-    mine.map_err(|source| BenchError::Write { path: path.into(), source })?;
-    match first.is_empty() {
-        true => Ok(()),
-        false => Err(refused("output", &path.display().to_string(), &format!("rank 0 cannot write it: {first}"))),
-    }
-}
-
-fn try_to_write(path: &Path) -> std::io::Result<()> {
-    let was_there = path.exists();
-    std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-    if was_there { Ok(()) } else { std::fs::remove_file(path) }
 }
 
 fn kinds(text: &str) -> Result<Vec<Kind>, BenchError> {

@@ -109,7 +109,7 @@ impl Request {
             links: links.collect::<Result<_, _>>()?,
             depth: arguments.depth,
             iterations: arguments.iterations,
-            json: output::place("json", &arguments.json)?,
+            json: output::place("json", arguments.json.as_deref())?,
         })
     }
 

@@ -134,8 +134,8 @@ impl Request {
             repeat: arguments.repeat,
             peers: PeerList::read(&arguments.peers)?,
             bind,
-            json: output::place("json", &arguments.json)?,
-            svg: output::place("svg", &arguments.svg)?,
+            json: output::place("json", arguments.json.as_deref())?,
+            svg: output::place("svg", arguments.svg.as_deref())?,
             sources: arguments.sources,
         })
     }

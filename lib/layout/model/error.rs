@@ -1,5 +1,6 @@
 //! What can be wrong with a model. Each message says the value, what is allowed, what to do.
 
+use crate::base::json::JsonError;
 use crate::layout::{Dtype, DtypeError};
 use thiserror::Error;
 
@@ -17,7 +18,7 @@ pub enum ModelError {
         origin: String,
         /// What the JSON reader says.
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     /// Another version of our own form.
     #[error("{origin} is a model file of version {version}; this program reads version {known}")]

@@ -17,6 +17,7 @@
 //! ```
 
 use super::{Dimensions, Model, ModelError, ModelTensor, Role};
+use crate::base::json;
 use crate::base::unique_keys::UniqueKeys;
 use crate::layout::Dtype;
 use serde::Deserialize;
@@ -68,17 +69,17 @@ impl Model {
     /// Reads a model file of either form; `origin` names it in messages, and the model when the file does not.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ModelError> {
         let unreadable = |source| ModelError::Unreadable { origin: origin.to_string(), source };
-        let probe: Probe = serde_json::from_str(text).map_err(unreadable)?;
+        let probe: Probe = json::read(text).map_err(unreadable)?;
         match probe.crossmesh_model {
             Some(serde_json::Value::Number(version)) => {
                 if version.as_u64() != Some(VERSION) {
                     let (origin, version) = (origin.to_string(), version.to_string());
                     return Err(ModelError::Version { origin, version, known: VERSION });
                 }
-                read_own(serde_json::from_str(text).map_err(unreadable)?, origin)
+                read_own(json::read(text).map_err(unreadable)?, origin)
             }
             _ => {
-                let UniqueKeys::<EntryText>(entries) = serde_json::from_str(text).map_err(unreadable)?;
+                let UniqueKeys::<EntryText>(entries) = json::read(text).map_err(unreadable)?;
                 let tensors = entries.into_iter().map(|(name, entry)| {
                     let EntryText { shape, dtype, .. } = entry;
                     read_tensor(TensorText { name, shape, dtype, role: None }, origin)

@@ -39,12 +39,18 @@ fn what_is_unknown_is_named() {
         (OWN.replace(": 1, \"name\"", ": 2, \"name\""), ["version 2", "version 1"]),
         (OWN.replace("BF16", "BF17"), ["my.json", "BF17"]),
         (OWN.replace("\"c\"", "\"a\""), ["\"a\"", "twice"]),
-        (M2N.replace("shard", "shards"), ["entry \"a\"", "`shards`"]),
+        (M2N.replace("shard", "shards"), ["a: unknown field", "`shards`"]),
         (M2N.replace("\"c\"", "\"a\""), ["\"a\"", "twice"]),
         (M2N.replace("[3, 2]", "[3, 0]"), ["[3, 0]", "at least 1"]),
         (M2N.replace("[3, 2]", "[9223372036854775807, 2]"), ["\"a\"", "2^64"]),
         (M2N.replace("[3, 2]", "[4611686018427387904]").replace("[]", "[4611686018427387904]"), ["\"c\"", "2^64"]),
-        (M2N.replace("[3, 2]", "[-1]"), ["my.json", "entry \"a\""]),
+        (
+            M2N.replace("[3, 2]", "[-1]"),
+            [
+                "my.json",
+                "a.shape[0]: invalid value: integer `-1`, expected a whole number from 0 to 18446744073709551615",
+            ],
+        ),
         ("[]".to_string(), ["my.json", "invalid"]),
         (String::new(), ["my.json", "EOF"]),
     ] {
@@ -61,7 +67,7 @@ fn errors_name_no_types() {
     for (text, part) in [
         ("[]", "expected an object of tensors"),
         ("7", "expected an object of tensors"),
-        ("{\"a\": 1}", "entry \"a\": invalid type: integer `1`, expected an object with shape and dtype"),
+        ("{\"a\": 1}", "a: invalid type: integer `1`, expected an object with shape and dtype"),
         ("{\"crossmesh_model\": 1, \"name\": \"m\", \"tensors\": [1]}", "expected an object with name, shape"),
         (
             "{\"crossmesh_model\": 1, \"name\": \"m\", \"dimensions\": 2, \"tensors\": []}",

@@ -1,14 +1,15 @@
 //! The JSON of expert maps. In: a text. Out: rows of numbers of experts. Guarantee: what is wrong is said with the key or
 //! value and its place.
 
+use crate::base::json::{self, JsonError};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 
 /// The rows of a text: those of the object, or the list alone; one list of numbers is one row.
-pub(super) fn read_rows(text: &str) -> Result<Vec<Vec<u64>>, serde_json::Error> {
-    let Rows(rows) = match text.trim_start().starts_with('{') {
-        true => serde_json::from_str::<Named>(text)?.physical_to_logical_map,
-        false => serde_json::from_str(text)?,
+pub(super) fn read_rows(text: &str) -> Result<Vec<Vec<u64>>, JsonError> {
+    let Rows(rows) = match text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
+        true => json::read::<Named>(text)?.physical_to_logical_map,
+        false => json::read(text)?,
     };
     Ok(rows)
 }

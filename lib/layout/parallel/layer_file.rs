@@ -7,6 +7,7 @@ use super::effect::Effect;
 use super::pattern::NamePattern;
 use super::rules::{Rule, Tier};
 use super::{ParallelAxis, Rules};
+use crate::base::json::{self, JsonError};
 use crate::layout::Dtype;
 use crate::layout::model::{Dimensions, Model, ModelError, ModelTensor};
 use serde::Deserialize;
@@ -35,7 +36,7 @@ pub enum LayerFileError {
         origin: String,
         /// What the JSON reader says.
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     /// More tensors than anybody means.
     #[error(
@@ -113,8 +114,8 @@ impl LayerFile {
 
     /// Reads a layer file whose tensors are of `dtype`; `origin` names it in messages, and the model.
     pub fn parse(text: &str, origin: &str, dtype: Dtype) -> Result<Self, LayerFileError> {
-        let FileText { num_layers, default_tensors, .. } = serde_json::from_str(text)
-            .map_err(|source| LayerFileError::Unreadable { origin: origin.to_string(), source })?;
+        let FileText { num_layers, default_tensors, .. } =
+            json::read(text).map_err(|source| LayerFileError::Unreadable { origin: origin.to_string(), source })?;
         if u64::from(num_layers).saturating_mul(default_tensors.len() as u64) > Self::MOST_TENSORS {
             let (origin, tensors) = (origin.to_string(), default_tensors.len());
             return Err(LayerFileError::TooMany { origin, layers: num_layers, tensors });

@@ -27,6 +27,16 @@ fn bad_texts_name_file_and_line() {
     assert!(matches!(fail("[[rule]]\nnames = []\ntp = 0"), RulesError::NoNames { .. }));
     let text = message("# first line\n[[rule]]\nnames = [\"a\"]\n");
     assert!(text.contains("my.toml:2") && text.contains("replicate"), "{text}");
+    let split = |dim: &str| message(&format!("[[split]]\nfrom = \"a\"\nparts = [\"b\"]\n{dim}\n"));
+    let whole = "expected a whole number from 0 to 18446744073709551615";
+    for (line, said) in [
+        ("dim = -1", "line 4: dim: invalid value: integer `-1`, "),
+        ("dim = 0.5", "line 4: dim: invalid type: floating point `0.5`, "),
+        ("dim = 0\nsizes = [3, \"4\"]", "line 5: sizes: invalid type: string \"4\", "),
+    ] {
+        let error = split(line);
+        assert!(error.contains(&format!("{said}{whole}")), "{line}: {error}");
+    }
     for value in ["-1", "\"replicated\"", "1.0", "true"] {
         let error = fail(&format!("[[rule]]\nnames = [\"a\"]\ntp = {value}"));
         assert!(matches!(error, RulesError::AxisValue { axis: ParallelAxis::Tensor, .. }), "{value}: {error}");

@@ -9,7 +9,9 @@ use super::rules::Rule;
 use super::split::{SplitRule, SplitText};
 use super::store::{ScaleRule, ScaleText, StoreRule, StoreText};
 use super::{ParallelAxis, RulesError};
+use crate::base::json;
 use serde::Deserialize;
+use std::ops::Range;
 
 /// What a file holds.
 pub(super) struct Document {
@@ -71,7 +73,7 @@ pub(super) fn read(text: &str, origin: &str) -> Result<Document, RulesError> {
     let parsed: DocumentText = toml::from_str(text).map_err(|error| RulesError::Unreadable {
         origin: origin.to_string(),
         line: error.span().map(|span| line(span.start)),
-        reason: error.message().replace('\n', " "),
+        reason: key_before(text, error.span()) + &json::plain(&error.message().replace('\n', " ")),
     })?;
     let place = &|offset: usize| format!("{origin}:{}", line(offset));
     let fuse = |rule, source| RulesError::Fuse { rule, source };
@@ -96,6 +98,15 @@ pub(super) fn read(text: &str, origin: &str) -> Result<Document, RulesError> {
             ScaleRule::read(text, rule.clone()).map_err(|source| storage(rule, source))
         })?,
     })
+}
+
+/// The key, with a colon, of a value that begins where `span` does on the line of its key.
+fn key_before(text: &str, span: Option<Range<usize>>) -> String {
+    let before = span.and_then(|span| text.get(..span.start)).and_then(|before| before.lines().last());
+    let (key, value) = before.and_then(|line| line.rsplit_once('=')).unwrap_or_default();
+    let key = key.rsplit(['{', ',']).next().unwrap_or_default().trim();
+    let is_one = !key.is_empty() && value.chars().all(|letter| " \t[,-+_0123456789".contains(letter));
+    if is_one { format!("{key}: ") } else { String::new() }
 }
 
 /// Reads tables of one kind, each with its place in the text.

@@ -6,6 +6,7 @@
 //! Megatron does: with a view of expert weights.
 
 use super::{ExpertConvention, ParallelAxis, ParallelError, ParallelSpec};
+use crate::base::json::{self, JsonError};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -31,7 +32,7 @@ pub enum SystemError {
         origin: String,
         /// What the JSON reader says.
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     /// Sizes that are no spec.
     #[error("{origin}, {side}")]
@@ -93,8 +94,8 @@ struct SideText {
 impl System {
     /// Reads a system file; `origin` names it in messages.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SystemError> {
-        let SystemText { train, generation, .. } = serde_json::from_str(text)
-            .map_err(|source| SystemError::Unreadable { origin: origin.to_string(), source })?;
+        let SystemText { train, generation, .. } =
+            json::read(text).map_err(|source| SystemError::Unreadable { origin: origin.to_string(), source })?;
         Ok(Self {
             source: read_side(&train, "train", origin)?,
             destination: read_side(&generation, "generation", origin)?,

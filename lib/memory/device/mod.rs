@@ -29,7 +29,7 @@ mod tests;
 
 pub use allocation::DeviceMemory;
 pub use bridge::{Bridge, BridgeBoxes, Shore};
-pub use cache::{kept, machine_code};
+pub use cache::{keep, kept, machine_code};
 pub use contents::{Contents, DeviceBox};
 pub use driver::Driver;
 pub use error::DeviceError;

@@ -25,26 +25,34 @@ pub(super) fn limits(tree: &Tree) -> Limits {
 
 /// The smallest quota on the way from this process's cgroup to the root.
 fn quota(tree: &Tree) -> Option<u64> {
-    let groups = tree.text("proc/self/cgroup")?;
+    cgroups(tree, "cpu").iter().filter_map(|group| quota_of(tree, group)).min()
+}
+
+/// Folders of the cgroups, of either version, that bind this process by `controller`: from the root of all down to its own.
+pub(super) fn cgroups(tree: &Tree, controller: &str) -> Vec<String> {
+    let groups = tree.text("proc/self/cgroup").unwrap_or_default();
     let paths = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         match controllers {
-            "" => Some(("sys/fs/cgroup", path)),
-            _ if controllers.split(',').any(|name| name == "cpu") => Some(("sys/fs/cgroup/cpu", path)),
+            "" => Some(("sys/fs/cgroup".to_string(), path)),
+            _ if controllers.split(',').any(|name| name == controller) => {
+                Some((format!("sys/fs/cgroup/{controller}"), path))
+            }
             _ => None,
         }
     });
     let steps = paths.flat_map(|(root, path)| {
         let mut step = path.trim_matches('/').to_string();
-        let mut found = vec![root.to_string()];
+        let mut found = Vec::new();
         while !step.is_empty() && !step.contains("..") {
             found.push(format!("{root}/{step}"));
             step.truncate(step.rfind('/').unwrap_or(0));
         }
-        found
+        found.push(root);
+        found.into_iter().rev()
     });
-    steps.filter_map(|step| quota_of(tree, &step)).min()
+    steps.collect()
 }
 
 fn quota_of(tree: &Tree, group: &str) -> Option<u64> {

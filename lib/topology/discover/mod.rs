@@ -1,17 +1,19 @@
 //! Facts of this machine and this process.
 //!
-//! In: `/sys`, `/proc`, NVML, hwloc, the environment. Out: [`HostFacts`], [`RankFacts`]. Guarantee: every source is
+//! In: `/sys`, `/proc`, NVML, hwloc, the environment. Out: [`HostFacts`], [`RankFacts`], [`MemoryPool`]s. Guarantee: every source is
 //! optional; a missing one is a fact, and is replaced by one that never claims a shared host wrongly.
 
 mod hwloc;
 mod interfaces;
 mod limits;
+mod memory;
 mod nvml;
 mod pci;
 mod processors;
 mod tree;
 mod verbs;
 
+pub use memory::{MemoryPool, memory_pools};
 pub use tree::Tree;
 
 use super::facts::{Gpu, HostFacts, Limits, PciDevice, RankFacts, Source};

@@ -4,6 +4,7 @@
 use crate::topology::PciAddress;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -70,6 +71,11 @@ impl Tree {
     pub(super) fn pci_path(&self, path: &str) -> Vec<PciAddress> {
         let target = fs::read_link(self.root.join(path)).unwrap_or_default();
         target.iter().filter_map(|part| part.to_str()?.parse().ok()).collect()
+    }
+
+    /// What tells a file or folder from all others of its file system.
+    pub(super) fn inode(&self, path: &str) -> Option<u64> {
+        fs::metadata(self.root.join(path)).ok().map(|facts| facts.ino())
     }
 
     /// Whether there is something at `path`, also a link that leads nowhere.

@@ -2,6 +2,7 @@
 //! file of a later version, or one that is no topology, is refused with what is wrong.
 
 use super::FileError;
+use crate::base::json;
 use crate::topology::facts::{FACTS_VERSION, HostFacts};
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +22,12 @@ struct Versioned {
 /// JSON of `hosts`.
 pub fn to_json(hosts: &[HostFacts]) -> Result<String, FileError> {
     let dump = Dump { version: FACTS_VERSION, hosts };
-    serde_json::to_string_pretty(&dump).map(|text| text + "\n").map_err(|source| FileError::Json { source })
+    serde_json::to_string_pretty(&dump).map(|text| text + "\n").map_err(|source| FileError::Encode { source })
 }
 
 /// JSON of `hosts` with `extra` beside them, which readers of topology files pass over.
 pub fn to_json_with(hosts: &[HostFacts], name: &str, extra: &impl Serialize) -> Result<String, FileError> {
-    let failed = |source| FileError::Json { source };
+    let failed = |source| FileError::Encode { source };
     let dump = Dump { version: FACTS_VERSION, hosts };
     let mut value = serde_json::to_value(&dump).map_err(failed)?;
     if let Some(fields) = value.as_object_mut() {
@@ -37,10 +38,10 @@ pub fn to_json_with(hosts: &[HostFacts], name: &str, extra: &impl Serialize) -> 
 
 /// Hosts of a topology file.
 pub fn from_json(text: &str) -> Result<Vec<HostFacts>, FileError> {
-    let Versioned { version } = serde_json::from_str(text).map_err(|source| FileError::Json { source })?;
+    let Versioned { version } = json::read(text).map_err(|source| FileError::Json { source })?;
     if version != FACTS_VERSION {
         return Err(FileError::Version { version });
     }
-    let dump: Dump<Vec<HostFacts>> = serde_json::from_str(text).map_err(|source| FileError::Json { source })?;
+    let dump: Dump<Vec<HostFacts>> = json::read(text).map_err(|source| FileError::Json { source })?;
     Ok(dump.hosts)
 }

@@ -14,6 +14,7 @@ pub use hwloc_xml::from_hwloc_xml;
 pub use nccl_xml::from_nccl_xml;
 
 use super::facts::{FACTS_VERSION, HostFacts};
+use crate::base::json::JsonError;
 use thiserror::Error;
 
 /// A text that is no topology.
@@ -26,6 +27,12 @@ pub enum FileError {
     )]
     Json {
         /// Where and why.
+        source: JsonError,
+    },
+    /// Facts that have no JSON form.
+    #[error("facts of hosts cannot be put into JSON")]
+    Encode {
+        /// Why.
         source: serde_json::Error,
     },
     /// Our JSON of another version.

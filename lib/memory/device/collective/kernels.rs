@@ -268,6 +268,6 @@ fn is_norm_pair(norm: &NormCall, grid: Grid) -> bool {
 }
 
 /// The macro that a file is compiled with.
-pub(in crate::memory::device) fn define(element: Element) -> String {
+pub fn define(element: Element) -> String {
     format!("ELEMENT={}", element as u32)
 }

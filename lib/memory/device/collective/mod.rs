@@ -9,6 +9,4 @@ mod kernels;
 pub mod params;
 
 pub use channel::ChannelEnd;
-#[cfg(test)]
-pub(super) use kernels::define;
-pub use kernels::{CollectiveKernel, CollectiveKernels, FILES, Grid};
+pub use kernels::{CollectiveKernel, CollectiveKernels, FILES, Grid, define};
