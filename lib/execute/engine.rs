@@ -119,10 +119,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets what follows on a stream wait for a stage of the start under way, or for its end.
-    pub(super) fn follow(&self, execution: u32, stream: &Stream, stage: Option<u32>) -> Result<(), ExecuteError> {
+    /// Lets streams go on that wait for a transfer that nobody waits for any more.
+    pub(super) fn give_up(&self, execution: u32) {
         let mut inner = self.shared.lock();
-        inner.execution(execution).map_or(Err(ExecuteError::NotStarted), |execution| execution.follow(stream, stage))
+        inner.execution(execution).into_iter().for_each(|execution| execution.leave());
     }
 
     /// Makes progress once; whether the transfer is finished.
@@ -305,7 +305,7 @@ impl Shared {
         let begun = self.take_turns(inner);
         let active = inner.active;
         let moved = begun.and_then(|begun| Ok(inner.progress()? || begun));
-        let moved = moved.and_then(|moved| self.tell_landed(inner).map(|()| moved));
+        let moved = moved.and_then(|moved| self.ask_steps(inner).map(|()| moved));
         if inner.active < active {
             // Another thread may sleep for the transfer that this one finished.
             self.alarm.ring();
@@ -321,12 +321,12 @@ impl Shared {
         }
     }
 
-    /// Begins the transfer whose turn with the shared slots it is; whether there was one. Notes what has come to all ranks of
-    /// this rank's domain.
+    /// Begins the transfer whose turn with the shared slots it is; whether there was one. Takes steps that all ranks of this
+    /// rank's domain are ready for.
     fn take_turns(&self, inner: &mut Inner) -> Result<bool, ExecuteError> {
-        while inner.turns.is_waiting() || inner.landings.is_waiting() {
+        while inner.turns.is_waiting() || inner.steps.is_waiting() {
             let Some(context) = self.control.next_turn() else { break };
-            if !inner.landed_everywhere(context) {
+            if !inner.take_step(context) {
                 inner.turns.came(context);
             }
         }
@@ -335,11 +335,11 @@ impl Shared {
         Ok(true)
     }
 
-    /// Tells the ranks of this rank's domain what has come here.
-    fn tell_landed(&self, inner: &mut Inner) -> Result<(), ExecuteError> {
-        while let Some((context, members)) = inner.next_landed() {
+    /// Tells the ranks of this rank's domain which steps it is ready for.
+    fn ask_steps(&self, inner: &mut Inner) -> Result<(), ExecuteError> {
+        while let Some((context, members)) = inner.next_step() {
             self.control.ask_turn(context, members)?;
-            inner.landings.asked(context);
+            inner.steps.asked(context);
         }
         Ok(())
     }

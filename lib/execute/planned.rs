@@ -4,6 +4,7 @@
 use super::agree::{Agreement, chain, first_fault, gather};
 use super::budget::Staging;
 use super::gpu::Shape;
+use super::passing::Inside;
 use super::prepare::reach;
 use super::{ExecuteError, Group};
 use crate::base::{Deadline, Rank};
@@ -38,8 +39,8 @@ struct Statement {
     traffic: RankTraffic,
     /// Whether any flow passes it.
     takes_part: bool,
-    /// Bytes that come here for others.
-    passes_on: u64,
+    /// What it has to do inside its domain.
+    inside: Inside,
     staging: Staging,
 }
 
@@ -54,9 +55,9 @@ pub(super) struct Routes {
     pub(super) unique_bytes: u64,
     pub(super) coverage: Coverage,
     pub(super) traffic: Traffic,
-    /// Most bytes that a rank passes on to GPUs of its domain.
-    pub(super) passes_on: u64,
-    /// World ranks of those that a flow passes.
+    /// What there is to do inside each domain whose GPUs read from each other.
+    pub(super) inside: Vec<Inside>,
+    /// World ranks of those that a flow passes, or whose GPUs read from each other.
     pub(super) participants: Vec<Rank>,
     /// What each rank has for chunks on their way.
     pub(super) staging: Vec<Staging>,
@@ -85,7 +86,6 @@ pub(super) fn plan(
         }
         None => (flows, Vec::new()),
     };
-    let passed = inside.iter().filter(|flow| flow.path.has_landed() && flow.path.root() == group.rank);
     let lowest = |class: &&crate::plan::CellClass| class.holders.first() == Some(&group.rank);
     let statement = Statement {
         hops: flows.iter().map(|flow| flow.place.hop).max().unwrap_or(0),
@@ -96,16 +96,32 @@ pub(super) fn plan(
         coverage,
         traffic,
         takes_part: !flows.is_empty(),
-        passes_on: passed.map(|flow| flow.bytes).sum(),
+        inside: inside_of(&inside, group.rank),
         staging: group.staging.statement(),
     };
     Ok(Planned { plan, flows, inside, time: begun.elapsed(), statement })
 }
 
+/// What a rank has to do inside its domain.
+fn inside_of(flows: &[LocalFlow], rank: Rank) -> Inside {
+    let of = |flow: &LocalFlow| match flow.path.has_landed() {
+        true => Inside { passes_on: if flow.path.root() == rank { flow.bytes } else { 0 }, ..Inside::default() },
+        false => {
+            let relayed = flow.place.parent.is_some_and(|parent| !parent.is_root);
+            Inside { held: true, relayed, passes_on: 0 }
+        }
+    };
+    let sum = flows
+        .iter()
+        .map(of)
+        .fold(Inside::default(), |sum, one| Inside { passes_on: sum.passes_on + one.passes_on, ..sum.and(one) });
+    sum
+}
+
 /// Puts the ranks' statements together; an error of any rank is an error of all.
 pub(super) fn add_up(
     group: &Group,
-    topology: &Topology,
+    (topology, shape): (&Topology, Option<&Shape>),
     planned: Result<Planned, ExecuteError>,
     deadline: Deadline,
 ) -> Result<(Planned, Routes), ExecuteError> {
@@ -121,20 +137,26 @@ pub(super) fn add_up(
     }
     let mut coverage = Coverage::default();
     all.iter().for_each(|statement| coverage += statement.coverage);
+    let mut inside = vec![Inside::default(); topology.domain_count()];
+    for (rank, statement) in (0..).map(Rank).zip(&all).filter(|&(rank, _)| shape.is_some_and(|shape| shape.has(rank))) {
+        let domain = &mut inside[topology.domain(rank).index()];
+        *domain = domain.and(statement.inside);
+    }
+    let passes_on = |rank: Rank| {
+        let is_any = || inside[topology.domain(rank).index()] != Inside::default();
+        shape.is_some_and(|shape| shape.has(rank)) && is_any()
+    };
+    let participants = (0..).map(Rank).zip(&all).filter(|&(rank, statement)| statement.takes_part || passes_on(rank));
+    let participants = participants.map(|(rank, _)| group.world(rank)).collect();
     let sum = |of: fn(&Statement) -> u64| all.iter().map(of).sum::<u64>();
     let routes = Routes {
         hops: all.iter().map(|statement| statement.hops).max().unwrap_or(0),
         feeders,
         flows: sum(|statement| statement.flows) as usize,
         unique_bytes: sum(|statement| statement.unique),
-        passes_on: all.iter().map(|statement| statement.passes_on).max().unwrap_or(0),
+        inside,
         coverage,
-        participants: (0..)
-            .map(Rank)
-            .zip(&all)
-            .filter(|(_, statement)| statement.takes_part)
-            .map(|(rank, _)| group.world(rank))
-            .collect(),
+        participants,
         staging: all.iter().map(|statement| statement.staging).collect(),
         traffic: Traffic::of_ranks(all.iter().map(|statement| statement.traffic).collect(), topology),
     };

@@ -8,7 +8,7 @@ use super::board::{BoardLayout, FEED_WORDS, NO_WORD};
 use super::budget::{self, SLOT_ALIGNMENT};
 use super::exchange::{Export, ExportedMemory, Invitation};
 use super::group::{Group, Mapped};
-use super::passing::Passing;
+use super::passing::{Passing, Step};
 use super::planned::Routes;
 use super::program::{Incoming, Program, Storage, compile};
 use super::reach::Reach;
@@ -109,8 +109,8 @@ pub(super) struct Prepared {
     pub(super) chunk_bytes: u64,
     /// Whether no other rank uses its devices.
     pub(super) alone: bool,
-    /// Stages in which its GPU passes bytes on to others; 0 for none.
-    pub(super) stages: u32,
+    /// What its GPU does with others of its domain, step by step.
+    pub(super) steps: Vec<Step>,
     /// Whether ranks of the domain read this rank's tensors directly.
     readable: bool,
     pub(super) reservation: Reservation,
@@ -183,7 +183,8 @@ pub(super) fn prepare(
             regions: Vec::new(),
         },
         staging_bytes,
-        turn: (allowance.is_shared && !flows.is_empty()).then(|| routes.participants.clone()),
+        turn: (allowance.is_shared && !(flows.is_empty() && passing.steps.is_empty()))
+            .then(|| routes.participants.clone()),
         buffer_regions: HashMap::new(),
         invitations: BTreeMap::new(),
         program,
@@ -195,7 +196,7 @@ pub(super) fn prepare(
         release_words,
         chunk_bytes: chunk,
         alone: agreement.has_devices_alone(group.rank),
-        stages: passing.stages(),
+        steps: passing.steps.clone(),
         readable: reach.readable[group.rank.index()],
     };
     prepared.register(local)?;

@@ -30,13 +30,6 @@ pub(super) enum Storage {
     Sum,
 }
 
-impl Storage {
-    /// Whether a chunk is there from the start.
-    pub(super) fn is_held(self) -> bool {
-        matches!(self, Self::Source | Self::Landed)
-    }
-}
-
 /// What the elements of a packed chunk are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -110,8 +103,8 @@ pub(super) struct Item {
     pub(super) terms: Range<u32>,
     /// The sum that it is a term of.
     pub(super) sum: Option<u32>,
-    /// The first stage of passing on that needs it; 0 is that of what is there from the start.
-    pub(super) stage: u32,
+    /// The first part of what comes that needs it, where GPUs pass that on.
+    pub(super) part: u32,
 }
 
 impl Item {
@@ -131,7 +124,7 @@ impl Item {
             counted: false,
             terms: 0..0,
             sum: None,
-            stage: 0,
+            part: 0,
         }
     }
 }
@@ -268,7 +261,7 @@ struct Chunk {
     terms: Range<u32>,
     /// Lowest rank that wants it: values that become infinite count on the way there.
     lowest: Option<Rank>,
-    stage: u32,
+    part: u32,
 }
 
 impl Program {
@@ -286,15 +279,15 @@ impl Program {
         // All pieces of a flow are of one class.
         let lowest = class.wanters.first().copied();
         if share.flow.path.root() == sides.rank || share.flow.place.parent.is_some() {
-            let stage = 1 + part_of(&share.gather, from, sides.reach.parts);
-            self.add_node(sides, share, Chunk { pieces, bytes: to - from, terms, lowest, stage });
+            let part = part_of(&share.gather, from, sides.reach.parts);
+            self.add_node(sides, share, Chunk { pieces, bytes: to - from, terms, lowest, part });
         }
     }
 
     /// What this rank does on the tree.
     fn add_node(&mut self, sides: &Sides<'_>, share: &Share<'_>, chunk: Chunk) {
         let (path, place) = (&share.flow.path, &share.flow.place);
-        let Chunk { pieces, bytes, terms, lowest, stage } = chunk;
+        let Chunk { pieces, bytes, terms, lowest, part } = chunk;
         let holds = place.parent.is_none() && share.flow.sums.is_none();
         if holds && place.wants {
             let unpacks = sides.reach.mixed[sides.rank.index()];
@@ -335,7 +328,7 @@ impl Program {
             unpacks: place.parent.is_some() && place.wants && stored == Storage::Slot,
             counted,
             terms,
-            stage,
+            part,
             ..Item::new(pieces, Form::Wire, bytes, stored, incoming)
         });
     }

@@ -7,14 +7,14 @@ use super::attach::attach;
 use super::budget::DEFAULT_CHUNK;
 use super::exchange::Invitation;
 use super::execution::Execution;
-use super::gpu::{DeviceTransfer, MappedMemories, Way, find_way, inspect_tensors, unmapped_destination};
-use super::passing::Passing;
+use super::gpu::{DeviceTransfer, MappedMemories, Stages, Way, find_way, inspect_tensors, unmapped_destination};
+use super::passing::{Inside, Passing};
 use super::planned::{self, Planned, Routes};
 use super::prepare::{Prepared, Reservation, prepare};
-use super::runner::Runner;
+use super::runner::{HostRunner, Runner};
 use super::{Buffers, ExecuteError, Group, Side, tensors};
 use crate::base::{Deadline, Rank, env};
-use crate::memory::device::Stream;
+use crate::memory::device::{Stream, StreamGate};
 use crate::memory::{Buffer, ReadHold, WriteHold};
 use crate::plan::Manifest;
 use crate::route::{Coverage, RouteOptions, Traffic, in_parts};
@@ -27,10 +27,6 @@ use std::time::Duration;
 const CONNECT_SLICE: Duration = Duration::from_secs(1);
 /// How long dropping an active transfer waits for it.
 const DROP_LIMIT: Duration = Duration::from_secs(10);
-
-/// Chunks that a rank passes on in a part, and most parts: the last one is passed on when nothing else comes.
-const PART: u64 = 16;
-const MOST_PARTS: u64 = 8;
 
 /// What a transfer is made with; equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,6 +72,9 @@ enum Hold {
     Read(#[allow(dead_code)] ReadHold),
     Write(#[allow(dead_code)] WriteHold),
 }
+
+/// What is needed of the hosts' part: its memory, its words for streams, bytes of staging and of a chunk.
+type Hosts = (Reservation, Option<Arc<StreamGate>>, [u64; 2]);
 
 /// A persistent transfer.
 pub struct Reshard {
@@ -149,7 +148,7 @@ impl Reshard {
                 Some(Way::Staged(why) | Way::Inside { why, .. }) => Some(why.clone()),
                 _ => None,
             },
-            inside: matches!(way, Some(Way::Inside { .. })),
+            inside: routes.inside.iter().any(|inside| *inside != Inside::default()),
             mapped: MappedMemories::default(),
         };
         if let Some(why) = report.staged.as_ref().filter(|_| group.rank == Rank(0)) {
@@ -159,26 +158,31 @@ impl Reshard {
         if let Some(Way::Direct { places, .. }) = &way {
             let transfer = DeviceTransfer::init(group, &planned.plan, &planned.flows, &local, places, deadline)?;
             let report = Report { mapped: transfer.mapped().clone(), ..report };
-            return Ok(Self::over(Runner { host: None, devices: vec![transfer] }, report, local));
+            return Ok(Self::over(Runner::Device(Box::new(transfer)), report, local));
         }
         let topology = way.as_ref().and_then(Way::topology).unwrap_or(&group.topology);
-        let parts = if report.inside { parts(&routes, &agreement) } else { 0 };
-        let passing = Passing::of(group, way.as_ref().and_then(Way::shape), agreement.context, parts);
-        let (host, [staging_bytes, chunk_bytes]) =
+        let shape = way.as_ref().and_then(Way::shape);
+        let passing = shape.map_or_else(Passing::default, |shape| {
+            Passing::of(group, shape, &routes.inside, (agreement.context, agreement.chunk))
+        });
+        let (reservation, gate, [staging_bytes, chunk_bytes]) =
             Self::by_hosts(group, (topology, &passing), &planned, &local, (&agreement, &routes), deadline)?;
         let mut report = Report { staging_bytes, chunk_bytes, ..report };
-        let mut devices = Vec::new();
+        let mut runner = HostRunner { reservation, passing: None };
         if let Some(Way::Inside { places, .. }) = &way {
-            for flows in in_parts(&planned.plan, planned.inside, parts) {
-                let transfer = DeviceTransfer::init(group, &planned.plan, &flows, &local, places, deadline)?;
-                report.mapped.add_all(transfer.mapped());
-                devices.push(transfer);
-            }
+            let flows = in_parts(&planned.plan, planned.inside, passing.parts);
+            let (flows, stages) = (&flows[..], &passing.stages()[..]);
+            let stages = Stages::init(group, &planned.plan, (flows, stages), &local, places, deadline)?;
+            report.mapped = stages.mapped().clone();
+            let stages = Arc::new(stages);
+            let number = runner.reservation.number;
+            group.engine.lock().execution(number).into_iter().for_each(|own| own.set_stages(stages.clone()));
+            runner.passing = gate.filter(|_| !passing.steps.is_empty()).map(|gate| (stages, gate));
         }
-        Ok(Self::over(Runner { host: Some(host), devices }, report, local))
+        Ok(Self::over(Runner::Host(runner), report, local))
     }
 
-    /// The part that the hosts do, bytes of its staging and of a chunk; collective.
+    /// The part that the hosts do; collective.
     fn by_hosts(
         group: &Group,
         (topology, passing): (&Topology, &Passing),
@@ -186,7 +190,7 @@ impl Reshard {
         local: &tensors::LocalTensors,
         (agreement, routes): (&Agreement, &Routes),
         deadline: Deadline,
-    ) -> Result<(Reservation, [u64; 2]), ExecuteError> {
+    ) -> Result<Hosts, ExecuteError> {
         let (plan, flows) = (&planned.plan, &planned.flows);
         let prepared = prepare(group, (topology, passing), plan, flows, local, agreement, routes);
         let prepared = commit(group, prepared, deadline)?;
@@ -195,17 +199,17 @@ impl Reshard {
             .and_then(|theirs| attach(group, plan, local, &prepared, &theirs, deadline));
         let bound = commit(group, attached, deadline)?;
         let number = prepared.reservation.number;
+        let gate;
         {
             let mut engine = group.engine.lock();
+            gate = bound.gate.clone();
             engine.insert(number, Execution::new(bound, number));
             if let Some(members) = prepared.turn.clone() {
                 engine.turns.add(number, agreement.context, members);
             }
-            if passing.stages() > 0 {
-                engine.landings.add(number, passing.contexts.clone(), passing.members.clone());
-            }
+            engine.steps.add(number, passing.contexts.clone(), passing.members.clone());
         }
-        Ok((prepared.reservation, [prepared.staging_bytes, prepared.chunk_bytes]))
+        Ok((prepared.reservation, gate, [prepared.staging_bytes, prepared.chunk_bytes]))
     }
 
     fn over(runner: Runner, report: Report, local: tensors::LocalTensors) -> Self {
@@ -237,7 +241,7 @@ impl Reshard {
     }
 
     fn begin(&mut self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
-        if let (Some(transfer), Some(stream)) = (self.runner.devices_alone(), stream)
+        if let (Runner::Device(transfer), Some(stream)) = (&self.runner, stream)
             && (self.started || stream.is_capturing()?)
         {
             return transfer.start(Some(stream));
@@ -245,7 +249,7 @@ impl Reshard {
         if self.started {
             return Err(ExecuteError::Active);
         }
-        if let (Some(_), Some(why)) = (&self.runner.host, &self.report.staged)
+        if let (Runner::Host(_), Some(why)) = (&self.runner, &self.report.staged)
             && stream.map(Stream::is_capturing).transpose()? == Some(true)
         {
             return Err(ExecuteError::Capture { why: why.clone() });
@@ -262,7 +266,11 @@ impl Reshard {
             }
         }
         if let Err(error) = self.runner.start(stream) {
-            self.holds.clear();
+            // What has begun all the same is waited for when this is dropped.
+            self.started = self.runner.is_active();
+            if !self.started {
+                self.holds.clear();
+            }
             return Err(error);
         }
         self.started = true;
@@ -324,11 +332,6 @@ impl Drop for Reshard {
     }
 }
 
-/// How many parts of what comes into domains GPUs pass on one after the other, while the network brings the next.
-fn parts(routes: &Routes, agreement: &Agreement) -> u32 {
-    (routes.passes_on / agreement.chunk.saturating_mul(PART).max(1)).clamp(1, MOST_PARTS) as u32
-}
-
 /// This rank's plan for a way, and what all ranks' add up to; collective.
 fn planned_for(
     group: &Group,
@@ -341,7 +344,7 @@ fn planned_for(
     let topology = way.as_ref().and_then(Way::topology).unwrap_or(&group.topology);
     let shape = way.as_ref().and_then(Way::shape);
     let planned = planned::plan(group, (topology, shape), manifest, route, agreement);
-    planned::add_up(group, topology, planned, deadline)
+    planned::add_up(group, (topology, shape), planned, deadline)
 }
 
 /// Route and chunk size with the environment in force.

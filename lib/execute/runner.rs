@@ -1,103 +1,137 @@
-//! What runs a transfer. In: the hosts' part, the GPUs' part, or both. Out: starts and their ends. Guarantee: where there are
-//! both, the GPUs pass on what the hosts brought, behind them on one stream; a start has ended when both parts have.
+//! What runs a transfer. In: the hosts' part, what GPUs pass on, or GPUs alone. Out: starts and their ends. Guarantee: where
+//! GPUs pass on what hosts bring, a start has ended when both have; an error leaves no stream waiting.
 
-use super::ExecuteError;
-use super::gpu::DeviceTransfer;
+use super::gpu::{DeviceTransfer, Stages, settle};
 use super::prepare::Reservation;
+use super::{ExecuteError, Group};
 use crate::base::Deadline;
-use crate::memory::device::Stream;
+use crate::memory::device::{Stream, StreamGate};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// The parts of a transfer.
-pub(super) struct Runner {
+/// How long launches may take to end once nothing keeps them any more.
+const END: Duration = Duration::from_secs(10);
+
+/// Who moves bytes.
+pub(super) enum Runner {
+    /// GPUs, straight to each other.
+    Device(Box<DeviceTransfer>),
     /// Threads of the hosts, over memory of the hosts; tensors on GPUs go through it.
-    pub(super) host: Option<Reservation>,
-    /// GPUs, straight to each other. Behind a host the first runs what is there from the start, each other one a part of
-    /// what comes.
-    pub(super) devices: Vec<DeviceTransfer>,
+    Host(HostRunner),
+}
+
+/// The hosts, and what GPUs pass on of what they bring.
+pub(super) struct HostRunner {
+    pub(super) reservation: Reservation,
+    pub(super) passing: Option<(Arc<Stages>, Arc<StreamGate>)>,
 }
 
 impl Runner {
     /// Begins, behind what `stream` holds if one is given; returns at once.
     pub(super) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
-        let Some(host) = &self.host else { return self.devices.iter().try_for_each(|device| device.start(stream)) };
-        // Ranks whose GPU passes nothing on have stages without a stream.
-        let Some((first, own)) = self.devices.first().and_then(|first| Some((first, first.own_stream()?))) else {
-            return host.group.engine.start(host.number, stream);
-        };
-        let stream = stream.unwrap_or(own);
-        host.group.engine.start(host.number, Some(stream))?;
-        // The hosts' part is under way now, and after an error nobody waits for it.
-        self.pass_on(host, stream).map_err(|error| first.fail(error))
-    }
-
-    /// Lets GPUs pass on what there is and what comes, as it comes.
-    fn pass_on(&self, host: &Reservation, stream: &Stream) -> Result<(), ExecuteError> {
-        let engine = &host.group.engine;
-        for (device, stage) in self.devices.iter().zip(0..) {
-            engine.follow(host.number, stream, Some(stage))?;
-            device.start(Some(stream))?;
+        match self {
+            Self::Device(device) => device.start(stream),
+            Self::Host(host) => host.start(stream),
         }
-        engine.follow(host.number, stream, None)
-    }
-
-    /// GPUs that order starts among themselves, so that starts follow each other without a wait and can be captured.
-    pub(super) fn devices_alone(&self) -> Option<&DeviceTransfer> {
-        self.devices.first().filter(|_| self.host.is_none())
     }
 
     /// Returns once the start under way has ended here.
     pub(super) fn wait(&self, deadline: Deadline) -> Result<(), ExecuteError> {
-        let by_host = self.host.as_ref().map_or(Ok(()), |host| host.group.engine.wait(host.number, deadline));
-        if by_host.is_err() {
-            // After an abort kernels are told to end when they are asked about.
-            self.devices.iter().for_each(|device| drop(device.test()));
+        match self {
+            Self::Device(device) => device.wait(deadline),
+            Self::Host(host) => host.group().engine.wait(host.reservation.number, deadline),
         }
-        by_host?;
-        self.devices.iter().try_for_each(|device| device.wait(deadline))
     }
 
     /// Makes progress; whether the start under way has ended here.
     pub(super) fn test(&self) -> Result<bool, ExecuteError> {
-        let by_host = self.host.as_ref().map_or(Ok(true), |host| host.group.engine.test(host.number))?;
-        Ok(by_host && self.devices_are_done()?)
+        match self {
+            Self::Device(device) => device.test(),
+            Self::Host(host) => host.group().engine.test(host.reservation.number),
+        }
+    }
+
+    /// Whether a start is under way.
+    pub(super) fn is_active(&self) -> bool {
+        match self {
+            Self::Device(_) => false,
+            Self::Host(host) => {
+                let mut engine = host.group().engine.lock();
+                engine.execution(host.reservation.number).is_some_and(|execution| execution.is_active())
+            }
+        }
     }
 
     /// Waits until a start that nobody waits for uses no memory any more.
     pub(super) fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
-        let by_host = self.host.as_ref().map_or(Ok(()), |host| host.group.engine.wait(host.number, deadline));
-        // Each is told to end, whatever became of the others.
-        self.devices.iter().fold(by_host, |result, device| result.and(device.end(deadline)))
-    }
-
-    /// Steps done and in all; what GPUs do is one.
-    pub(super) fn progress(&self, started: bool) -> (u64, u64) {
-        let of_host = self.host.as_ref().map_or((0, 0), |host| {
-            let mut engine = host.group.engine.lock();
-            engine.execution(host.number).map_or((0, 0), |execution| execution.done())
-        });
-        if self.devices.is_empty() {
-            return of_host;
+        match self {
+            Self::Device(device) => device.end(deadline),
+            Self::Host(host) => host.end(deadline),
         }
-        let ended = !started || (of_host.0 == of_host.1 && self.devices_are_done().unwrap_or(false));
-        (of_host.0 + u64::from(ended), of_host.1 + 1)
     }
 
-    fn devices_are_done(&self) -> Result<bool, ExecuteError> {
-        self.devices.iter().try_fold(true, |done, device| Ok(done && device.test()?))
+    /// Steps done and in all; what GPUs do by themselves is one.
+    pub(super) fn progress(&self, started: bool) -> (u64, u64) {
+        match self {
+            Self::Device(device) => (u64::from(!started || device.test().unwrap_or(false)), 1),
+            Self::Host(host) => {
+                let mut engine = host.group().engine.lock();
+                engine.execution(host.reservation.number).map_or((0, 0), |execution| execution.done())
+            }
+        }
     }
 
     /// Finite values that became infinite here since the last start; GPUs cast nothing.
     pub(super) fn saturated(&self) -> u64 {
-        self.host.as_ref().map_or(0, |host| {
-            let mut engine = host.group.engine.lock();
-            engine.execution(host.number).map_or(0, |execution| execution.saturated())
-        })
-    }
-
-    /// Keeps staging for the life of the process: peers may still read or write it.
-    pub(super) fn keep_memory(&self) {
-        if let Some(host) = &self.host {
-            std::mem::forget((host.segment.clone(), host.slots.clone()));
+        match self {
+            Self::Device(_) => 0,
+            Self::Host(host) => {
+                let mut engine = host.group().engine.lock();
+                engine.execution(host.reservation.number).map_or(0, |execution| execution.saturated())
+            }
         }
     }
+
+    /// Keeps what peers or launches may still use for the life of the process.
+    pub(super) fn keep_memory(&self) {
+        if let Self::Host(HostRunner { reservation, passing }) = self {
+            std::mem::forget((reservation.segment.clone(), reservation.slots.clone(), passing.clone()));
+        }
+    }
+}
+
+impl HostRunner {
+    fn group(&self) -> &Group {
+        &self.reservation.group
+    }
+
+    fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+        let (engine, number) = (&self.group().engine, self.reservation.number);
+        let passing = self.passing.as_ref().and_then(|(stages, gate)| Some((stages, gate, stages.own_stream()?)));
+        let Some((stages, gate, own)) = passing else { return engine.start(number, stream) };
+        let stream = stream.unwrap_or(own);
+        engine.start(number, Some(stream))?;
+        // The hosts' part is under way now, and after an error nobody would wait for it.
+        pass_on(stages, gate, stream).map_err(|error| settle(self.group(), &error))
+    }
+
+    fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
+        let (engine, number) = (&self.group().engine, self.reservation.number);
+        let ended = engine.wait(number, deadline);
+        if let (Err(_), Some((stages, _))) = (&ended, &self.passing) {
+            engine.give_up(number);
+            stages.end(Deadline::after(END))?;
+        }
+        ended
+    }
+}
+
+/// Puts the launches of a start on a stream, each behind the word of its step, and behind them the word of the end.
+fn pass_on(stages: &Stages, gate: &StreamGate, stream: &Stream) -> Result<(), ExecuteError> {
+    for (stage, table) in stages.launches() {
+        gate.follow(stream, Some(stage))?;
+        table.run(stream, true)?;
+    }
+    stages.mark(stream)?;
+    Ok(gate.follow(stream, None)?)
 }

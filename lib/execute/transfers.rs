@@ -1,12 +1,12 @@
 //! The transfers of one process. In: links, executions, events. Out: steps of every active transfer. Guarantee: an event goes to
-//! the transfer that it is about, or is an error; a transfer that is gone leaves nothing behind.
+//! the transfer that it is about, or is an error; a transfer that is gone runs no more.
 
 use super::ExecuteError;
 use super::execution::Execution;
-use super::landings::Landings;
 use super::links::Links;
 use super::rest::Rest;
 use super::signals::Signals;
+use super::steps::Steps;
 use super::turns::Turns;
 use crate::base::Rank;
 use crate::bootstrap::Cause;
@@ -30,7 +30,7 @@ pub(super) struct Inner {
     events: Vec<Event>,
     pub(super) failure: Option<Arc<Cause>>,
     pub(super) turns: Turns,
-    pub(super) landings: Landings,
+    pub(super) steps: Steps,
 }
 
 impl Inner {
@@ -44,27 +44,27 @@ impl Inner {
             events: Vec::with_capacity(1024),
             failure: None,
             turns: Turns::default(),
-            landings: Landings::default(),
+            steps: Steps::default(),
         }
     }
 
-    /// The next stage that has come here and nobody was told of: its context and the ranks that it concerns.
-    pub(super) fn next_landed(&mut self) -> Option<(u64, &[Rank])> {
+    /// The next step that a transfer is ready for here: its context and the ranks that it concerns.
+    pub(super) fn next_step(&mut self) -> Option<(u64, &[Rank])> {
         let next = |(entry, number): (&mut Entry, u32)| match entry {
-            Entry::Ready(execution) => Some((number, execution.next_landed()?)),
+            Entry::Ready(execution) => Some((number, execution.next_step()?)),
             _ => None,
         };
-        let (number, stage) = self.executions.iter_mut().zip(0..).find_map(next)?;
-        self.landings.context(number, stage)
+        let (number, step) = self.executions.iter_mut().zip(0..).find_map(next)?;
+        self.steps.context(number, step)
     }
 
-    /// Lets GPUs pass on a stage that has come to all of them; whether `context` is one.
-    pub(super) fn landed_everywhere(&mut self, context: u64) -> bool {
-        let Some(stage) = self.landings.came(context) else { return false };
-        if let Some((number, stage)) = stage
+    /// Lets GPUs take a step that all are ready for; whether `context` is one.
+    pub(super) fn take_step(&mut self, context: u64) -> bool {
+        let Some(step) = self.steps.came(context) else { return false };
+        if let Some((number, step)) = step
             && let Some(execution) = self.execution(number)
         {
-            execution.landed_everywhere(stage);
+            execution.take_step(step);
         }
         true
     }
@@ -99,7 +99,7 @@ impl Inner {
         });
         self.active -= usize::from(was_active);
         self.turns.remove(number);
-        self.landings.remove(number);
+        self.steps.remove(number);
         self.executions[number as usize] = Entry::Free;
     }
 
@@ -119,7 +119,7 @@ impl Inner {
         if self.turns.is_waiting() {
             return Rest::Moment;
         }
-        if self.landings.is_waiting() {
+        if self.steps.is_waiting() {
             return Rest::Soon;
         }
         for execution in self.ready() {

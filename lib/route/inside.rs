@@ -5,7 +5,7 @@
 use super::flow::{Gather, LocalFlow, Piece};
 use super::leaders::GRAIN;
 use super::path::Path;
-use super::{Injection, RouteOptions};
+use super::{Injection, RouteKind, RouteOptions};
 use crate::base::{DomainId, Rank};
 use crate::plan::Plan;
 use crate::topology::Topology;
@@ -64,7 +64,8 @@ fn spread(
 ) {
     let readers = path.readers().len() as u64;
     let parts = (flow.bytes / GRAIN).min(readers);
-    if path.has_landed() || parts < 2 || readers <= injectors(plan, topology, options, flow) {
+    let is_striped = options.kind == RouteKind::Hierarchical && options.injection == Injection::Striped;
+    if path.has_landed() || parts < 2 || !is_striped || readers <= holders(plan, topology, flow) {
         flows.extend(along(flow, path, topology, rank));
         return;
     }
@@ -106,8 +107,8 @@ pub(crate) fn part_of(gather: &Gather<'_>, at: u64, parts: u32) -> u32 {
 }
 
 /// Ranks of the root's domain that send what a flow carries, each a part of its class.
-fn injectors(plan: &Plan, topology: &Topology, options: RouteOptions, flow: &LocalFlow) -> u64 {
-    let Some(piece) = flow.pieces.first().filter(|_| options.injection == Injection::Striped) else { return 1 };
+fn holders(plan: &Plan, topology: &Topology, flow: &LocalFlow) -> u64 {
+    let Some(piece) = flow.pieces.first() else { return 0 };
     let home = topology.domain(flow.path.root());
     let holders = &plan.classes()[plan.cell(piece.cell).class.0 as usize].holders;
     holders.iter().filter(|&&holder| topology.domain(holder) == home).count() as u64

@@ -4,14 +4,11 @@
 
 use crate::job::LIMIT_ON_HOSTS;
 use crate::moving::deadline;
-use crate::planner::layout;
 use crate::results::Outcome;
 use crate::trapped::{ROUTES, spring, traps_of};
-use crate::traps::{Trap, apart, rows};
 use crossmesh::base::{Deadline, Rank};
 use crossmesh::collective::device::Rehearsal;
 use crossmesh::comm::{ChannelOptions, Communicator, Device, LinkVerdict, MappedMemories};
-use crossmesh::layout::{Dtype, Placement};
 use crossmesh::route::RouteKind;
 use std::error::Error;
 
@@ -22,12 +19,11 @@ const PART: u64 = 70_001;
 
 /// `by-fabric`: everything is mapped by fabric handles, or the case fails; `forced`: by fabric handles, or it says why not;
 /// `inside:MEMORY`: some through the hosts between domains alone, with memory of these kinds; `staged:WORDS`, `sometimes:WORDS` and `without:WORDS`: all or some through the hosts, or all without fabric handles, for a
-/// reason with these words; `links`; `channel`; `once:MEMORY`.
+/// reason with these words; `links`; `channel`.
 pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     match name {
         "links" => links(world),
         "channel" => channel(world),
-        name if name.starts_with("once") => once(world, name),
         _ => tensors(world, name),
     }
 }
@@ -88,33 +84,6 @@ fn tensors(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     let outcome = outcome.with("transfers", f64::from(transfers)).with("through hosts", f64::from(staged));
     let outcome = if inside > 0 { outcome.with("of these inside by GPUs", f64::from(inside)) } else { outcome };
     Ok(outcome.with("by fabric handles", fabric).with("by descriptors", descriptors))
-}
-
-/// What all ranks of the second domain want enters it once, in several parts, whatever its trays; what one of them holds does
-/// not cross at all.
-fn once(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
-    const SHAPE: [u64; 2] = [1031, 257];
-    let device = Device::open(world.rank().0 % Device::count()?)?;
-    let (ranks, half) = (world.size() as u32, world.size() as u32 / 2);
-    let over = |mesh: &[u32], ranks: std::ops::Range<u32>, placements: &[Placement]| {
-        layout(&SHAPE, Dtype::BF16, mesh, ranks, placements)
-    };
-    let whole = || Placement::Replicate;
-    let rows = || over(&[half], 0..half, &[rows(0)]);
-    let tensors = vec![
-        (rows(), over(&[half], half..ranks, &[whole()])),
-        (rows(), over(&[half / 2, 2], half..ranks, &[whole(), Placement::shard(1)])),
-        (over(&[1], half..half + 1, &[whole()]), over(&[half], half..ranks, &[whole()])),
-    ];
-    let trap = Trap("once", tensors, apart);
-    let kinds = name.split_once(':').map_or("with-fabric", |(_, kinds)| kinds);
-    let report = spring(world, &device, kinds, &trap, ROUTES[0])?;
-    let (crossed, wanted) = (report.traffic.inter_domain_bytes, 2 * 2 * SHAPE[0] * SHAPE[1]);
-    let outcome = match report.inside && crossed == wanted {
-        true => Outcome::passed(name, ranks),
-        false => Outcome::failed(name, ranks, format!("{crossed} bytes instead of {wanted}: {:?}", report.staged)),
-    };
-    Ok(outcome.with("bytes between domains", crossed as f64))
 }
 
 /// Every pair of GPUs passes the test of ordered writes, those on two hosts too.

@@ -105,7 +105,7 @@ impl Job {
         jobs.push(Self::new(2, "traps", &["pairs"]));
         jobs.push(Self::new(2, "fabric", &["forced"]).with(FABRIC));
         // Hosts' memory in one domain, two GPUs in the other, which pass on what comes.
-        let once = || Self::new(4, "fabric", &["once:host-domain"]).with(TWO_DOMAINS);
+        let once = || Self::new(4, "inside", &["once:host-domain"]).with(TWO_DOMAINS);
         jobs.extend([once(), once().with(SMALL_CHUNKS)]);
         jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
         jobs.extend(without_kernels);
@@ -154,7 +154,11 @@ impl Job {
         jobs.push(fabric(2, &["by-fabric", "channel"], 2, 1));
         // Two domains of two trays each; two hosts that nothing joins; trays of one domain whose GPUs cannot be joined.
         jobs.push(fabric(8, &["inside:with-fabric", "inside:any-memory"], 4, 2));
-        jobs.push(fabric(8, &["once:with-fabric"], 4, 2).with(SMALL_CHUNKS));
+        let inside = |ranks, cases: &[&str]| Self { kind: "inside", ..fabric(ranks, cases, 4, 2) };
+        jobs.push(inside(8, &["once:with-fabric", "two"]).with(SMALL_CHUNKS));
+        // So little staging that transfers take turns with it.
+        jobs.push(inside(8, &["two"]).with(SMALL_CHUNKS).with(("CROSSMESH_STAGING", "16KiB")));
+        jobs.push(inside(8, &["gone"]).failing("streams went on"));
         jobs.push(fabric(8, &["inside:with-fabric"], 2, 0));
         jobs.push(fabric(8, &["inside:on-gpus"], 2, 1).with(("CROSSMESH_GPU_HANDLES", "local")));
         let staged = |ranks, why: &str, fabrics| fabric(ranks, &[&format!("staged:{why}")], 2, fabrics);

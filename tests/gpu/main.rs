@@ -19,6 +19,7 @@ mod elements;
 mod fabric;
 mod faults;
 mod hosts;
+mod inside;
 mod job;
 mod links;
 mod memories;
@@ -58,6 +59,7 @@ fn run_rank(arguments: &[String]) -> ExitCode {
         "ways" => cases::run(names, ways::run_case),
         "mixed" => cases::run(names, mixed::run_case),
         "fabric" => cases::run(names, fabric::run_case),
+        "inside" => cases::run(names, inside::run_case),
         "traps" => cases::run(names, trapped::spring_all),
         "count" => cases::run(names, counted::count),
         "collective" => collective::apart::run(names),

@@ -121,12 +121,12 @@ pub(super) fn attach(
     let padding = attach.padding()?;
     attach.bridge.as_mut().map_or(Ok(()), |bridge| bridge.finish(deadline))?;
     let gate = attach.bridge.as_ref().and_then(Bridge::device);
-    let gate = gate.map(|device| StreamGate::new(device, prepared.stages)).transpose()?;
+    let gate = gate.map(|device| StreamGate::new(device, prepared.steps.len() as u32)).transpose()?.map(Arc::new);
     Ok(Bound {
         bridge: attach.bridge,
         staging: attach.staging,
         gate,
-        stages: prepared.stages,
+        steps: prepared.steps.clone(),
         items,
         feeds,
         padding,

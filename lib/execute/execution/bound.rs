@@ -3,6 +3,7 @@
 
 use super::super::bind::{CopyOp, Place};
 use super::super::hop::Hop;
+use super::super::passing::Step;
 use super::super::program::Program;
 use super::Feeds;
 use crate::base::Rank;
@@ -118,9 +119,9 @@ pub(in crate::execute) struct Bound {
     /// Per number of the bridge, the staging of its copies.
     pub(in crate::execute) staging: Vec<Option<Place>>,
     /// For starts on streams, with a bridge.
-    pub(in crate::execute) gate: Option<StreamGate>,
-    /// Stages of passing on, each of which streams wait for.
-    pub(in crate::execute) stages: u32,
+    pub(in crate::execute) gate: Option<Arc<StreamGate>>,
+    /// What its GPU does with others of its domain, step by step.
+    pub(in crate::execute) steps: Vec<Step>,
     pub(in crate::execute) program: Program,
     pub(in crate::execute) items: Vec<BoundItem>,
     pub(in crate::execute) pushes: Vec<BoundPush>,

@@ -4,6 +4,7 @@
 mod bound;
 mod copies;
 mod feed;
+mod passing;
 mod receive;
 mod send;
 mod sums;
@@ -19,8 +20,9 @@ use super::program::{Incoming, Item, Storage};
 use crate::base::Rank;
 use crate::memory::Bell;
 use crate::memory::copy::RangeScratch;
-use crate::memory::device::{Bridge, Stream, StreamGate};
+use crate::memory::device::{Bridge, Stream};
 use copies::Landing;
+use passing::PassingOn;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -106,13 +108,8 @@ pub(super) struct Execution {
     flights: Vec<VecDeque<Landing>>,
     items_left: usize,
     pushes_left: usize,
-    /// Per stage of passing on, steps that it needs, and those that are left.
-    stage_steps: Vec<u32>,
-    stage_left: Vec<u32>,
-    /// Stages that have come here and nobody was told of.
-    landed: VecDeque<u32>,
-    /// Stages that have not come to all GPUs of the domain.
-    stages_left: usize,
+    /// What its GPU passes on to others of its domain.
+    passing: PassingOn,
     /// Finite values of this start that this rank made infinite.
     saturated: u64,
     scratch: RangeScratch,
@@ -145,10 +142,7 @@ impl Execution {
             flights: (0..lanes).map(|_| VecDeque::with_capacity(Bridge::DEPTH)).collect(),
             items_left: 0,
             pushes_left: 0,
-            stage_left: Vec::with_capacity(bound.stages as usize),
-            landed: VecDeque::with_capacity(bound.stages as usize),
-            stage_steps: stage_steps(&bound),
-            stages_left: 0,
+            passing: PassingOn::new(bound.steps.clone(), &bound.program),
             saturated: 0,
             scratch: RangeScratch::default(),
             by_world,
@@ -215,15 +209,9 @@ impl Execution {
         }
     }
 
-    /// Lets what follows on a stream wait for a stage of the start, or for its end.
-    pub(super) fn follow(&self, stream: &Stream, stage: Option<u32>) -> Result<(), ExecuteError> {
-        let gate = self.bound.gate.as_ref().ok_or(ExecuteError::StreamOfHost)?;
-        Ok(gate.follow(stream, stage)?)
-    }
-
     /// Lets the caller's stream go on: the transfer is finished, or will never be.
     pub(super) fn leave(&self) {
-        self.bound.gate.iter().for_each(StreamGate::finish);
+        self.bound.gate.iter().for_each(|gate| gate.finish());
     }
 
     /// Whether it waits for what the caller's stream holds.
@@ -240,10 +228,7 @@ impl Execution {
         self.items_left = 0;
         self.pushes_left = self.pushes.len();
         self.saturated = 0;
-        self.stage_left.clear();
-        self.stage_left.extend(&self.stage_steps);
-        self.stages_left = self.stage_steps.len();
-        self.landed.clear();
+        self.passing.begin();
         for (item, state) in self.bound.program.items.iter().zip(&mut self.items) {
             let held = item.incoming == Incoming::Held;
             let slot_readers = u32::from(item.storage == Storage::Slot && item.readers > 0);
@@ -274,11 +259,10 @@ impl Execution {
 
     /// Tells peers of a start, once what the caller's stream held is done; whether it is.
     fn open(&mut self) -> Result<bool, ExecuteError> {
-        if !self.bound.gate.as_ref().map_or(Ok(true), StreamGate::is_open)? {
+        if !self.bound.gate.as_ref().map_or(Ok(true), |gate| gate.is_open())? {
             return Ok(false);
         }
         self.opened = true;
-        self.landed.extend((0..).zip(&self.stage_left).filter(|(_, left)| **left == 0).map(|(stage, _)| stage));
         self.open_feeds()?;
         self.write_padding()?;
         // Release: pairs with the Acquire loads in `readable` and `peer_started` of readers; the caller wrote its tensors before.
@@ -303,9 +287,10 @@ impl Execution {
         moved |= self.pull()?;
         moved |= self.push(links)?;
         moved |= self.release_read_slots()?;
+        moved |= self.passing.look()?;
         let steps_left =
             self.items_left > 0 || self.pushes_left > 0 || !self.read_slots.is_empty() || self.is_crossing();
-        let steps_left = steps_left || self.stages_left > 0;
+        let steps_left = steps_left || !self.passing.is_done();
         if !steps_left && self.readers_done()? && self.feeds_done()? && self.sent(links) {
             self.active = false;
             self.leave();
@@ -315,9 +300,9 @@ impl Execution {
         Ok(moved)
     }
 
-    /// Whether copies of devices are on their way.
+    /// Whether copies or launches of devices are on their way.
     pub(super) fn is_crossing(&self) -> bool {
-        self.flights.iter().any(|lane| !lane.is_empty())
+        self.flights.iter().any(|lane| !lane.is_empty()) || self.passing.is_launched()
     }
 
     fn word(&self, word: u32) -> Result<&AtomicU64, ExecuteError> {
@@ -353,27 +338,6 @@ impl Execution {
             Some(sum) => self.added(sum),
             None => Ok(()),
         }
-    }
-
-    /// An item is where this rank's GPU passes it on from.
-    fn came(&mut self, item: u32) {
-        let Item { stage, wants: true, .. } = self.bound.program.items[item as usize] else { return };
-        let Some(left) = self.stage_left.get_mut(stage as usize) else { return };
-        *left -= 1;
-        if *left == 0 {
-            self.landed.push_back(stage);
-        }
-    }
-
-    /// The next stage that has come here and nobody was told of.
-    pub(super) fn next_landed(&mut self) -> Option<u32> {
-        self.landed.pop_front()
-    }
-
-    /// A stage has come to all GPUs of the domain: the caller's stream may pass it on.
-    pub(super) fn landed_everywhere(&mut self, stage: u32) {
-        self.stages_left = self.stages_left.saturating_sub(1);
-        self.bound.gate.iter().for_each(|gate| gate.finish_stage(stage));
     }
 
     fn release_slot(&mut self, item: u32) {
@@ -457,10 +421,7 @@ impl Execution {
             }
         }
         self.feeds_waiting(&mut parts);
-        if self.stages_left > 0 {
-            let (left, all) = (self.stages_left, self.stage_steps.len());
-            parts.push(format!("{left} of {all} stages that have not come to all GPUs of this rank's domain"));
-        }
+        parts.extend(self.passing.waiting_for());
         if self.is_crossing() {
             parts.push("copies of this rank's GPU are not done".into());
         }
@@ -471,17 +432,6 @@ impl Execution {
 /// Steps of an item: to get it, and to take it from its slot.
 fn steps_of(item: &Item) -> usize {
     1 + usize::from(item.unpacks)
-}
-
-/// Steps of each stage: items that come into this rank's tensors.
-fn stage_steps(bound: &Bound) -> Vec<u32> {
-    let mut steps = vec![0; bound.stages as usize];
-    for item in bound.program.items.iter().filter(|item| item.wants && item.incoming != Incoming::Held) {
-        if let Some(steps) = steps.get_mut(item.stage as usize) {
-            *steps += 1;
-        }
-    }
-    steps
 }
 
 fn links_in_use(bound: &Bound) -> Vec<usize> {

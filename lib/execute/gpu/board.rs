@@ -2,7 +2,7 @@
 //! Guarantee: every word has one writer, and carries the epoch of the start it belongs to; words that are awaited together
 //! stand together.
 
-use super::super::program::{Incoming, Program};
+use super::super::program::{Incoming, Program, Storage};
 use crate::base::Rank;
 use crate::memory::device::params::{BOARD_WORDS, NONE};
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ pub(super) struct Board {
     pub(super) parents: Items,
     /// Items that others read here, by reader.
     pub(super) readers: Items,
-    /// Word in which a parent tells that what it holds from the start may be read.
+    /// Word in which a parent tells that its sources may be read.
     pub(super) started: BTreeMap<Rank, u32>,
     /// Word in which a reader tells that it has read everything.
     pub(super) finished: BTreeMap<Rank, u32>,
-    /// Per item, the word that opens it: of its parent, or one of its own when the parent must get it first; `NONE` for own copies.
+    /// Per item, the word that opens it: of its parent, or its own when the parent must get it first; `NONE` for own copies.
     pub(super) gates: Vec<u32>,
     /// Per item that others wait for, its report.
     pub(super) reports: Vec<u32>,
@@ -55,8 +55,7 @@ impl Board {
             board.readers.keys().copied().collect::<Vec<_>>().into_iter().map(|peer| (peer, board.take())).collect();
         for (number, item) in program.items.iter().enumerate() {
             board.gates[number] = match item.incoming {
-                Incoming::Fed { from } => board.started[&from],
-                Incoming::Pull { from, stored } if stored.is_held() => board.started[&from],
+                Incoming::Fed { from } | Incoming::Pull { from, stored: Storage::Source } => board.started[&from],
                 Incoming::Pull { .. } => board.take(),
                 _ => NONE,
             };
@@ -98,10 +97,10 @@ impl Board {
 
 /// Whether the parent of an item must get it first.
 fn is_late(program: &Program, item: u32) -> bool {
-    matches!(program.items[item as usize].incoming, Incoming::Pull { stored, .. } if !stored.is_held())
+    matches!(program.items[item as usize].incoming, Incoming::Pull { stored, .. } if stored != Storage::Source)
 }
 
 /// Whether readers of an item here must wait until this rank has got it.
 fn is_awaited(program: &Program, item: u32) -> bool {
-    !program.items[item as usize].storage.is_held()
+    program.items[item as usize].storage != Storage::Source
 }

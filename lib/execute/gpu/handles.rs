@@ -63,15 +63,6 @@ pub struct MappedMemories {
 }
 
 impl MappedMemories {
-    /// Adds another's counts.
-    pub(in crate::execute) fn add_all(&mut self, other: &Self) {
-        self.pointers += other.pointers;
-        self.ipc += other.ipc;
-        self.descriptors += other.descriptors;
-        self.fabric += other.fabric;
-        self.without_fabric = other.without_fabric.clone();
-    }
-
     /// Counts one more.
     pub(super) fn add(&mut self, by: MappedBy) {
         match by {

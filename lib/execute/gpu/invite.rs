@@ -107,24 +107,62 @@ pub(super) fn prepare(
             ..template.clone()
         };
         if let Some(items) = prepared.board.readers.get(&peer) {
-            let of = |storages: &[Storage]| {
-                let stored = |item: &u32| storages.contains(&prepared.program.items[*item as usize].storage);
+            let of = |storage: Storage| {
+                let stored = |item: &u32| prepared.program.items[*item as usize].storage == storage;
                 prepared.program.tensors_of(&items.iter().copied().filter(stored).collect::<Vec<_>>())
             };
-            exporter.add(&mut invitation, Side::Source, &of(&[Storage::Source]))?;
-            exporter.add(&mut invitation, Side::Destination, &of(&[Storage::Destination, Storage::Landed]))?;
+            exporter.add(&mut invitation, Side::Source, &of(Storage::Source))?;
+            exporter.add(&mut invitation, Side::Destination, &of(Storage::Destination))?;
         }
         prepared.invitations.insert(peer, invitation);
     }
     Ok(prepared)
 }
 
-fn zeroed(device: &Device, bytes: u64, deadline: crate::base::Deadline) -> Result<Arc<DeviceMemory>, ExecuteError> {
+/// Memory that holds zeros.
+pub(super) fn zeroed(
+    device: &Device,
+    bytes: u64,
+    deadline: crate::base::Deadline,
+) -> Result<Arc<DeviceMemory>, ExecuteError> {
     let memory = Arc::new(DeviceMemory::new(device, bytes)?);
     let stream = Stream::new(device)?;
     stream.clear(&memory)?;
     stream.synchronize(deadline)?;
     Ok(memory)
+}
+
+/// Invitations to read what programs let others read here; they have no boards.
+pub(super) fn invite_readers(
+    group: &Group,
+    (device, handles): (&Device, Handles),
+    programs: &[Program],
+    local: &LocalTensors,
+) -> Result<(BTreeMap<Rank, DeviceInvitation>, Vec<SharedBuffer>), ExecuteError> {
+    let mut read: BTreeMap<Rank, [BTreeSet<u32>; 2]> = BTreeMap::new();
+    for program in programs {
+        // Those that are only read from get an empty one.
+        for &parent in program.pulls.keys().chain(program.fed.keys()) {
+            read.entry(parent).or_default();
+        }
+        for (&reader, items) in program.reads.iter().chain(&program.feeds) {
+            let [sources, destinations] = read.entry(reader).or_default();
+            let (of_source, others): (Vec<u32>, Vec<u32>) =
+                items.iter().partition(|&&item| program.items[item as usize].storage == Storage::Source);
+            sources.extend(program.tensors_of(&of_source));
+            destinations.extend(program.tensors_of(&others));
+        }
+    }
+    let mut shared = Vec::new();
+    let mut exporter = Exporter { group, device, local, handles, known: HashMap::new(), shared: &mut shared };
+    let mut invitations = BTreeMap::new();
+    for (rank, [sources, destinations]) in read {
+        let mut invitation = DeviceInvitation::default();
+        exporter.add(&mut invitation, Side::Source, &sources.into_iter().collect::<Vec<_>>())?;
+        exporter.add(&mut invitation, Side::Destination, &destinations.into_iter().collect::<Vec<_>>())?;
+        invitations.insert(rank, invitation);
+    }
+    Ok((invitations, shared))
 }
 
 /// Exports buffers, each once.

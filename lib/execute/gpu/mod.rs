@@ -12,8 +12,10 @@ mod engine;
 mod handles;
 mod invite;
 mod links;
+mod opened;
 mod place;
 mod shape;
+mod stages;
 mod transfer;
 
 pub use handles::MappedMemories;
@@ -22,4 +24,5 @@ pub(crate) use links::broken_link;
 pub use links::{LinkFacts, LinkVerdict, test_links};
 pub(super) use place::{Way, find_way, inspect_tensors, unmapped_destination};
 pub(super) use shape::Shape;
-pub(super) use transfer::DeviceTransfer;
+pub(super) use stages::{StageFlows, Stages};
+pub(super) use transfer::{DeviceTransfer, settle};

@@ -25,8 +25,6 @@ pub(crate) struct Places {
     pub(super) device: Option<(Device, Arc<Kernels>)>,
     /// Whether several ranks use one device.
     pub(super) shared: bool,
-    /// Whether padding is written: the hosts have done so where they come first.
-    pub(super) pads: bool,
     /// By which handles memory is mapped.
     pub(crate) agreed: Agreed,
     /// All ranks in one domain: every rank reaches every other's memory, as far as flows ask for it.
@@ -129,14 +127,17 @@ pub(crate) fn find_way(
     let devices: BTreeSet<&[u8; 16]> = agreement.devices.iter().flatten().collect();
     let access = if devices.len() > 1 { peer_access(group, deadline)? } else { PeerAccess::Trusted };
     let apart = why_apart(group, agreement);
-    let (why, mut shape) = match apart {
-        _ if access == PeerAccess::Off => return Ok(Way::Staged("CROSSMESH_PEER_ACCESS is off".into())),
-        Some(why) => (why, Shape::of(&group.topology, agreement, true)),
+    let why = match apart {
+        apart if access == PeerAccess::Off => {
+            return Ok(Way::Staged(apart.unwrap_or_else(|| "CROSSMESH_PEER_ACCESS is off".into())));
+        }
+        Some(why) => why,
         None => match find_direct(group, agreement, access, deadline)? {
             Ok(way) => return Ok(way),
-            Err(why) => (why, None),
+            Err(why) => why,
         },
     };
+    let mut shape = Shape::of(&group.topology, agreement, true);
     let by_host = Shape::of(&group.topology, agreement, false);
     if shape == by_host {
         shape = None;
@@ -248,8 +249,7 @@ fn make_ready(
         return Ok(Err(why));
     }
     let together = Topology::from_domains(&vec![0; group.size()]);
-    let pads = matches!(near, Near::Reachable(_));
-    Ok(Ok(Places { device: device.zip(kernels), shared, pads, agreed, together }))
+    Ok(Ok(Places { device: device.zip(kernels), shared, agreed, together }))
 }
 
 /// Tensors whose elements are added up or cast on the way are refused: what moves bytes of devices copies them.

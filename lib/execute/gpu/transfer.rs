@@ -71,7 +71,7 @@ impl DeviceTransfer {
         let reach = Reach { cores: 1, ..Reach::of_shared_memory(group.size(), 0) };
         let program = compile(plan, flows, &places.together, &reach, (group.rank, false));
         let prepared = commit(group, prepare(group, places, program, local, deadline), deadline)?;
-        let joined = exchange(group, &prepared, deadline)
+        let joined = exchange(group, &prepared.invitations, deadline)
             .and_then(|theirs| Self::join(group, plan, local, places, prepared, &theirs, deadline));
         commit(group, joined, deadline)
     }
@@ -90,11 +90,7 @@ impl DeviceTransfer {
         let mut transfer =
             Self { group: group_of_it, order, own: None, names: Vec::new(), mapped, _shared: Vec::new() };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
-        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
-        if prepared.program.items.is_empty() && !places.pads {
-            return Ok(transfer);
-        }
-        let attached = attach(group, plan, local, (device, places.pads), &prepared, theirs, deadline)?;
+        let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
         transfer.mapped = MappedMemories { without_fabric: transfer.mapped.without_fabric, ..attached.mapped.clone() };
         let limit = env::seconds(env::TIMEOUT)?.unwrap_or(LIMIT);
@@ -104,6 +100,7 @@ impl DeviceTransfer {
             }
             BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
         };
+        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
         transfer._shared = prepared.shared;
         Ok(transfer)
     }
@@ -111,11 +108,6 @@ impl DeviceTransfer {
     /// How memory of peers was mapped.
     pub(in crate::execute) fn mapped(&self) -> &MappedMemories {
         &self.mapped
-    }
-
-    /// The stream of starts that name none; `None` for a rank that has nothing to do.
-    pub(in crate::execute) fn own_stream(&self) -> Option<&Stream> {
-        self.own.as_ref().map(|(stream, _)| stream)
     }
 
     /// Puts a start on `stream`, or on a stream of its own; returns at once.
@@ -210,12 +202,10 @@ impl DeviceTransfer {
     }
 
     /// Makes an error the job's, unless another came first.
-    pub(in crate::execute) fn fail(&self, error: ExecuteError) -> ExecuteError {
-        let host = self.group.topology.host(self.group.rank).to_string();
-        let cause = Cause { rank: self.group.control.rank(), host, phase: "transfer".into(), message: chain(&error) };
-        let cause = self.group.control.settle(cause, VERDICT);
+    fn fail(&self, error: ExecuteError) -> ExecuteError {
+        let settled = settle(&self.group, &error);
         self.abort();
-        ExecuteError::Aborted(cause)
+        settled
     }
 
     fn gave_up(&self, device: &Device, verdict: Verdict) -> DeviceError {
@@ -229,6 +219,13 @@ impl DeviceTransfer {
         let (epoch, found) = (verdict.epoch, verdict.found);
         DeviceError::GaveUp { device: device.label().to_string(), phase, what, epoch, found }
     }
+}
+
+/// Makes an error the job's, unless another came first.
+pub(in crate::execute) fn settle(group: &Group, error: &ExecuteError) -> ExecuteError {
+    let host = group.topology.host(group.rank).to_string();
+    let cause = Cause { rank: group.control.rank(), host, phase: "transfer".into(), message: chain(error) };
+    ExecuteError::Aborted(group.control.settle(cause, VERDICT))
 }
 
 /// What words of the board are about, for messages.
@@ -256,7 +253,7 @@ fn kernel(
             _ => Err(ExecuteError::Protocol { peer: rank, what: "no word to tell it by".into() }),
         }
     };
-    let word_of = |rank: &Rank, which: fn(&super::attach::DevicePeer) -> Option<u32>| {
+    let word_of = |rank: &Rank, which: fn(&super::opened::DevicePeer) -> Option<u32>| {
         told(*rank, attached.peers.get(rank).and_then(which))
     };
     let flags = Flags {
@@ -278,13 +275,14 @@ fn kernel(
     Ok(MoveTable::build(device, moves, &flags, attached.spans, limit, deadline)?)
 }
 
-fn exchange(
+/// Gives each peer its invitation, and takes theirs; collective.
+pub(super) fn exchange(
     group: &Group,
-    prepared: &Prepared,
+    invitations: &BTreeMap<Rank, DeviceInvitation>,
     deadline: Deadline,
 ) -> Result<BTreeMap<Rank, DeviceInvitation>, ExecuteError> {
     let mut outgoing = vec![Vec::new(); group.size()];
-    for (&peer, invitation) in &prepared.invitations {
+    for (&peer, invitation) in invitations {
         outgoing[peer.index()] = postcard::to_allocvec(invitation).map_err(|source| unreadable(group.rank, source))?;
     }
     let incoming = group.exchange(&outgoing, deadline)?;
@@ -292,5 +290,5 @@ fn exchange(
         let invitation = postcard::from_bytes(&incoming[peer.index()]);
         invitation.map(|invitation| (peer, invitation)).map_err(|source| unreadable(peer, source))
     };
-    prepared.invitations.keys().map(read).collect()
+    invitations.keys().map(read).collect()
 }

@@ -50,6 +50,12 @@ impl DeviceSpan {
         Self { place: Place { address: memory.device_address(), bytes: memory.bytes() }, _owner: memory.clone() }
     }
 
+    /// `bytes` bytes of it from `offset` on, which lie in it.
+    pub(crate) fn part(&self, offset: u64, bytes: u64) -> Self {
+        let place = Place { address: self.place.address + offset, bytes: bytes.min(self.place.bytes - offset) };
+        Self { place, _owner: self._owner.clone() }
+    }
+
     /// Where it is.
     pub fn place(&self) -> Place {
         self.place
@@ -193,9 +199,13 @@ impl MoveTable {
 
     /// Whether the last start that tells its end has succeeded; one that fails never does.
     pub fn is_finished(&self) -> bool {
+        self.last_finished() == self.number.load(Ordering::Relaxed)
+    }
+
+    /// The last start that tells its end and has succeeded; they count from 1.
+    pub fn last_finished(&self) -> u32 {
         // Acquire: pairs with the kernel's release of the number, behind everything that it moved.
-        let finished = self.host.word(FINISHED_WORD).map(|word| word.load(Ordering::Acquire));
-        finished == Some(self.number.load(Ordering::Relaxed))
+        self.host.word(FINISHED_WORD).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Tells kernels of this table, running and to come, to give up.
