@@ -68,6 +68,38 @@ pub struct Report {
     pub mapped: MappedMemories,
 }
 
+impl Report {
+    /// Of a transfer before anything is prepared for it.
+    fn of(manifest: &Manifest, route: RouteOptions, planned: &Planned, routes: &Routes, way: &Option<Way>) -> Self {
+        Self {
+            route,
+            tensors: manifest.tensors().len(),
+            unique_bytes: routes.unique_bytes,
+            delivered_bytes: routes.coverage.written,
+            coverage: routes.coverage,
+            traffic: routes.traffic.clone(),
+            flows: routes.flows,
+            staging_bytes: 0,
+            chunk_bytes: 0,
+            plan_time: planned.time,
+            staged: match way {
+                Some(Way::Staged(why) | Way::Inside { why, .. }) => Some(why.clone()),
+                _ => None,
+            },
+            inside: routes.inside.iter().any(|inside| *inside != Inside::default()),
+            mapped: MappedMemories::default(),
+        }
+    }
+
+    /// Tells why bytes of GPUs go through memory of the hosts, once for all ranks.
+    fn log(&self, group: &Group) {
+        if let Some(why) = self.staged.as_ref().filter(|_| group.rank == Rank(0)) {
+            let between = if self.inside { " between domains" } else { "" };
+            log::info!("tensors on GPUs go through memory of the hosts{between}: {why}");
+        }
+    }
+}
+
 enum Hold {
     Read(#[allow(dead_code)] ReadHold),
     Write(#[allow(dead_code)] WriteHold),
@@ -133,28 +165,8 @@ impl Reshard {
             },
             _ => (planned, routes),
         };
-        let report = Report {
-            route: route_options,
-            tensors: manifest.tensors().len(),
-            unique_bytes: routes.unique_bytes,
-            delivered_bytes: routes.coverage.written,
-            coverage: routes.coverage,
-            traffic: routes.traffic.clone(),
-            flows: routes.flows,
-            staging_bytes: 0,
-            chunk_bytes: 0,
-            plan_time: planned.time,
-            staged: match &way {
-                Some(Way::Staged(why) | Way::Inside { why, .. }) => Some(why.clone()),
-                _ => None,
-            },
-            inside: routes.inside.iter().any(|inside| *inside != Inside::default()),
-            mapped: MappedMemories::default(),
-        };
-        if let Some(why) = report.staged.as_ref().filter(|_| group.rank == Rank(0)) {
-            let between = if report.inside { " between domains" } else { "" };
-            log::info!("tensors on GPUs go through memory of the hosts{between}: {why}");
-        }
+        let report = Report::of(manifest, route_options, &planned, &routes, &way);
+        report.log(group);
         if let Some(Way::Direct { places, .. }) = &way {
             let transfer = DeviceTransfer::init(group, &planned.plan, &planned.flows, &local, places, deadline)?;
             let report = Report { mapped: transfer.mapped().clone(), ..report };
@@ -171,12 +183,12 @@ impl Reshard {
         let mut runner = HostRunner { reservation, passing: None };
         if let Some(Way::Inside { places, .. }) = &way {
             let flows = in_parts(&planned.plan, planned.inside, passing.parts);
-            let (flows, stages) = (&flows[..], &passing.stages()[..]);
-            let stages = Stages::init(group, &planned.plan, (flows, stages), &local, places, deadline)?;
+            let flows = (&flows[..], &passing.stages()[..]);
+            let stages = Arc::new(Stages::init(group, &planned.plan, flows, &local, places, deadline)?);
             report.mapped = stages.mapped().clone();
-            let stages = Arc::new(stages);
-            let number = runner.reservation.number;
-            group.engine.lock().execution(number).into_iter().for_each(|own| own.set_stages(stages.clone()));
+            let mut engine = group.engine.lock();
+            let execution = engine.execution(runner.reservation.number);
+            execution.into_iter().for_each(|execution| execution.set_stages(stages.clone()));
             runner.passing = gate.filter(|_| !passing.steps.is_empty()).map(|gate| (stages, gate));
         }
         Ok(Self::over(Runner::Host(runner), report, local))
