@@ -1,13 +1,15 @@
 //! GPUs of a domain that pass on what comes from outside. In: names of cases, 4 ranks or 8, the second half of which is a domain
 //! of GPUs. Out: results of rank 0. Guarantee: every byte is compared; what crosses is counted; nobody waits for ever.
 
+use crate::access::{put, take};
+use crate::memories::Kind;
 use crate::moving::deadline;
 use crate::planner::layout;
 use crate::results::Outcome;
 use crate::trapped::{ROUTES, spring};
 use crate::traps::{Trap, apart, rows};
 use crossmesh::base::{Deadline, Rank};
-use crossmesh::comm::{Buffer, Buffers, Communicator, Device, DeviceMemory, Reshard, ReshardOptions, Side, Stream};
+use crossmesh::comm::{Buffer, Buffers, Communicator, Device, Reshard, ReshardOptions, Side, Stream};
 use crossmesh::layout::{Dtype, Layout, Mesh, Placement, View};
 use crossmesh::plan::Manifest;
 use std::error::Error;
@@ -54,11 +56,11 @@ fn once(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     Ok(outcome.with("bytes between domains", crossed as f64))
 }
 
-/// From the first half of the ranks to replicas on the second, on GPUs on both sides.
+/// From the first half of the ranks to replicas on the second, which have GPUs; so has the first where there are enough.
 struct Replicas {
     transfer: Reshard,
-    source: Option<Arc<DeviceMemory>>,
-    destination: Option<Arc<DeviceMemory>>,
+    source: Option<Buffer>,
+    destination: Option<Buffer>,
 }
 
 impl Replicas {
@@ -71,16 +73,17 @@ impl Replicas {
         let mut manifest = Manifest::new();
         manifest.push("weight", over(0, Placement::shard(0))?, over(half, Placement::Replicate)?)?;
         let manifest = Arc::new(manifest);
-        let memory = |layout: &Layout| match layout.local_bytes(rank) {
-            0 => Ok(None),
-            bytes => DeviceMemory::new(device, bytes).map(|memory| Some(Arc::new(memory))),
+        let buffer = |layout: &Layout, kind: Kind| match layout.local_bytes(rank) {
+            0 => None,
+            bytes => Some(kind.buffer(device.ordinal(), bytes)),
         };
-        let source = memory(&manifest.tensors()[0].source)?;
-        let destination = memory(&manifest.tensors()[0].destination)?;
+        let kind = if Device::count()? < 2 * half { Kind::HostShared } else { Kind::Library };
+        let source = buffer(&manifest.tensors()[0].source, kind);
+        let destination = buffer(&manifest.tensors()[0].destination, Kind::Library);
         let mut buffers = Buffers::new(&manifest);
-        for (side, memory) in [(Side::Source, &source), (Side::Destination, &destination)] {
-            if let Some(memory) = memory {
-                buffers.set(side, 0, Buffer::on_device(memory), View::contiguous());
+        for (side, buffer) in [(Side::Source, &source), (Side::Destination, &destination)] {
+            if let Some(buffer) = buffer {
+                buffers.set(side, 0, buffer.clone(), View::contiguous());
             }
         }
         let transfer = world.reshard_init(&manifest, &buffers, ReshardOptions::default(), deadline())?;
@@ -88,19 +91,33 @@ impl Replicas {
     }
 
     fn fill(&self, stream: &Stream, mark: u8) -> Result<(), Failure> {
-        for (memory, byte) in [(&self.source, mark), (&self.destination, 0xee)] {
-            if let Some(memory) = memory {
-                // SAFETY: memory of this case, which lives until the stream has been waited for.
-                unsafe { stream.set(memory.address(), byte, memory.bytes().min(SHAPE[0] * SHAPE[1]))? };
+        for (buffer, byte) in [(&self.source, mark), (&self.destination, 0xee)] {
+            match buffer {
+                Some(buffer) if buffer.device().is_some() => {
+                    // SAFETY: memory of this case, which lives until the stream has been waited for.
+                    unsafe { stream.set(buffer.as_ptr() as u64, byte, buffer.bytes())? };
+                }
+                Some(buffer) => put(buffer, &vec![byte; buffer.bytes() as usize]),
+                None => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Begins behind what the stream holds, where this rank has anything on a GPU.
+    fn start_on(&mut self, stream: &Stream) -> Result<(), Failure> {
+        let mut own = self.source.iter().chain(&self.destination);
+        match own.any(|buffer| buffer.device().is_some()) {
+            true => self.transfer.start_on(stream)?,
+            false => self.transfer.start()?,
         }
         Ok(())
     }
 
     /// Bytes of the destination that are not `byte` of the rank whose rows they are in.
     fn wrong(&self, ranks: u64, byte: impl Fn(u64) -> u8) -> usize {
-        let Some(memory) = &self.destination else { return 0 };
-        let found = crate::access::take(&Buffer::on_device(memory));
+        let Some(destination) = &self.destination else { return 0 };
+        let found = take(destination);
         let half = ranks / 2;
         let owner = |row: u64| (0..half).rev().find(|part| part * SHAPE[0] / half <= row).unwrap_or(0);
         let expected = (0..SHAPE[0]).flat_map(|row| std::iter::repeat_n(byte(owner(row)), SHAPE[1] as usize));
@@ -128,7 +145,7 @@ fn two(world: &Communicator) -> Result<Outcome, Failure> {
                 streams[which].synchronize(deadline())?;
                 both[which].transfer.start()?;
             } else {
-                both[which].transfer.start_on(&streams[which])?;
+                both[which].start_on(&streams[which])?;
             }
         }
         for which in order {
@@ -150,7 +167,7 @@ fn gone(world: &Communicator) -> Result<Outcome, Failure> {
     let mut replicas = Replicas::new(world, &device)?;
     for round in 0..3 {
         replicas.fill(&stream, round)?;
-        replicas.transfer.start_on(&stream)?;
+        replicas.start_on(&stream)?;
         replicas.transfer.wait(deadline())?;
     }
     world.barrier(deadline())?;
@@ -158,7 +175,7 @@ fn gone(world: &Communicator) -> Result<Outcome, Failure> {
         std::process::abort();
     }
     let begun = Instant::now();
-    replicas.transfer.start_on(&stream)?;
+    replicas.start_on(&stream)?;
     stream.synchronize(Deadline::seconds(20)).map_err(|error| format!("a stream was left waiting: {error}"))?;
     let error = replicas.transfer.wait(deadline()).err().ok_or("no error though a rank is gone")?;
     let dropped = Instant::now();

@@ -105,8 +105,9 @@ impl Job {
         jobs.push(Self::new(2, "traps", &["pairs"]));
         jobs.push(Self::new(2, "fabric", &["forced"]).with(FABRIC));
         // Hosts' memory in one domain, two GPUs in the other, which pass on what comes.
-        let once = || Self::new(4, "inside", &["once:host-domain"]).with(TWO_DOMAINS);
-        jobs.extend([once(), once().with(SMALL_CHUNKS)]);
+        let inside = |cases: &[&str]| Self::new(4, "inside", cases).with(TWO_DOMAINS);
+        jobs.extend([inside(&["once:host-domain", "two"]), inside(&["once:host-domain", "two"]).with(SMALL_CHUNKS)]);
+        jobs.push(inside(&["gone"]).failing("streams went on"));
         jobs.push(Self::new(2, "count", &["rows-16MiB", "rows-16MiB/stream", "grid"]));
         jobs.extend(without_kernels);
         jobs.extend(Self::faults());
