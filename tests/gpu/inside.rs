@@ -136,7 +136,7 @@ fn two(world: &Communicator) -> Result<Outcome, Failure> {
         return Ok(Outcome::failed("two", ranks as u32, "GPUs did not pass anything on".into()));
     }
     for round in 0..20u8 {
-        let byte = |which: usize, part: u64| 3 * round + 100 * which as u8 + 31 * part as u8;
+        let byte = |which: usize, part: u64| (3 * u64::from(round) + 100 * which as u64 + 31 * part) as u8;
         world.barrier(deadline())?;
         let order = if (rank + u32::from(round)).is_multiple_of(2) { [0, 1] } else { [1, 0] };
         for which in order {
