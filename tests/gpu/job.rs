@@ -158,7 +158,7 @@ impl Job {
         let inside = |ranks, cases: &[&str]| Self { kind: "inside", ..fabric(ranks, cases, 4, 2) };
         jobs.push(inside(8, &["once:with-fabric", "two"]).with(SMALL_CHUNKS));
         // So little staging that transfers take turns with it.
-        jobs.push(inside(8, &["two"]).with(SMALL_CHUNKS).with(("CROSSMESH_STAGING", "16KiB")));
+        jobs.push(inside(8, &["two"]).with(SMALL_CHUNKS).with(("CROSSMESH_STAGING", "2KiB")));
         jobs.push(inside(8, &["gone"]).failing("streams went on"));
         jobs.push(fabric(8, &["inside:with-fabric"], 2, 0));
         jobs.push(fabric(8, &["inside:on-gpus"], 2, 1).with(("CROSSMESH_GPU_HANDLES", "local")));
