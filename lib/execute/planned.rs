@@ -111,11 +111,10 @@ fn inside_of(flows: &[LocalFlow], rank: Rank) -> Inside {
             Inside { held: true, relayed, passes_on: 0 }
         }
     };
-    let sum = flows
+    flows
         .iter()
         .map(of)
-        .fold(Inside::default(), |sum, one| Inside { passes_on: sum.passes_on + one.passes_on, ..sum.and(one) });
-    sum
+        .fold(Inside::default(), |sum, one| Inside { passes_on: sum.passes_on + one.passes_on, ..sum.and(one) })
 }
 
 /// Puts the ranks' statements together; an error of any rank is an error of all.
