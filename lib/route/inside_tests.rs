@@ -41,8 +41,11 @@ struct Part {
     cut: CutFlows,
 }
 
+/// Tensor, lows of the cell, number in it.
+type Element = (u32, Vec<u64>, u64);
+
 /// Elements of pieces, told apart alike by every rank.
-fn elements(plan: &Plan, pieces: &[Piece]) -> Vec<(u32, Vec<u64>, u64)> {
+fn elements(plan: &Plan, pieces: &[Piece]) -> Vec<Element> {
     let of = |piece: &Piece| {
         let lows: Vec<u64> = plan.cell(piece.cell).intervals.iter().map(|interval| interval.lo).collect();
         let tensor = piece.cell.tensor;
@@ -67,7 +70,7 @@ fn parts(domains: &[u32], options: RouteOptions, cut: &[u32]) -> (Topology, Vec<
 
 /// What one rank gets, and whether what it passes on was there.
 fn check_rank(rank: Rank, part: &Part) {
-    let mut got: BTreeMap<(u32, Vec<u64>, u64), u32> = BTreeMap::new();
+    let mut got: BTreeMap<Element, u32> = BTreeMap::new();
     let mut count = |flow: &LocalFlow| {
         if flow.place.wants {
             elements(&part.plan, &flow.pieces).into_iter().for_each(|element| *got.entry(element).or_default() += 1);
@@ -97,7 +100,7 @@ fn check_rank(rank: Rank, part: &Part) {
 }
 
 /// Edges between two ranks, in order, with what travels on them.
-fn edges(part: &Part, inside: bool, is: impl Fn(&LocalFlow) -> bool) -> Vec<(u64, (u32, Vec<u64>, u64))> {
+fn edges(part: &Part, inside: bool, is: impl Fn(&LocalFlow) -> bool) -> Vec<(u64, Element)> {
     let flows = if inside { &part.cut.inside } else { &part.cut.outside };
     let of = |flow: &LocalFlow| (flow.bytes, elements(&part.plan, &flow.pieces[..1])[0].clone());
     flows.iter().filter(|flow| is(flow)).map(of).collect()
