@@ -142,9 +142,7 @@ impl Job {
         let mut jobs = vec![
             fabric(2, &["by-fabric", "links", "channel"], 0, 0).with(FABRIC),
             fabric(2, &["without:CUDA_ERROR_NOT_PERMITTED"], 0, 0).with(FABRIC).with(imex("refused")),
-            fabric(8, &["inside:with-fabric", "inside:any-memory", "inside:host-domain"], 0, 0)
-                .with(TWO_DOMAINS)
-                .with(EIGHT_DEVICES),
+            fabric(8, &["inside:with-fabric", "inside:host-domain"], 0, 0).with(TWO_DOMAINS).with(EIGHT_DEVICES),
         ];
         if !crate::hosts::can_emulate() {
             println!("not run: jobs on emulated hosts, which need the right to make namespaces");
