@@ -109,7 +109,7 @@ impl Engine {
         starting.enter(stream)?;
         let begun = self.shared.begin(&mut inner, execution);
         if begun.is_err() {
-            inner.execution(execution).into_iter().for_each(|execution| execution.leave());
+            inner.execution(execution).into_iter().for_each(|execution| execution.cancel());
         }
         begun?;
         inner.active += 1;
@@ -122,7 +122,7 @@ impl Engine {
     /// Lets streams go on that wait for a transfer that nobody waits for any more.
     pub(super) fn give_up(&self, execution: u32) {
         let mut inner = self.shared.lock();
-        inner.execution(execution).into_iter().for_each(|execution| execution.leave());
+        inner.execution(execution).into_iter().for_each(|execution| execution.abandon());
     }
 
     /// Makes progress once; whether the transfer is finished.
@@ -172,8 +172,11 @@ impl Engine {
     /// Forgets a transfer and gives its signal indices back.
     pub(super) fn remove(&self, execution: u32) {
         let mut inner = self.shared.lock();
-        inner.remove(execution);
+        let gone = inner.remove(execution);
         self.shared.note_active(&inner);
+        // What it has on devices goes without the lock: that may wait for streams, which may wait for other transfers.
+        drop(inner);
+        drop(gone);
     }
 
     /// Ends all connections after everything queued was sent.
@@ -326,7 +329,7 @@ impl Shared {
     fn take_turns(&self, inner: &mut Inner) -> Result<bool, ExecuteError> {
         while inner.turns.is_waiting() || inner.steps.is_waiting() {
             let Some(context) = self.control.next_turn() else { break };
-            if !inner.take_step(context) {
+            if !inner.take_step(context)? {
                 inner.turns.came(context);
             }
         }

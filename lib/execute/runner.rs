@@ -106,11 +106,8 @@ impl HostRunner {
     }
 
     fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
-        let (engine, number) = (&self.group().engine, self.reservation.number);
-        let passing = self.passing.as_ref().and_then(|(stages, gate)| Some((stages, gate, stages.own_stream()?)));
-        let Some((stages, gate, own)) = passing else { return engine.start(number, stream) };
-        let stream = stream.unwrap_or(own);
-        engine.start(number, Some(stream))?;
+        self.group().engine.start(self.reservation.number, stream)?;
+        let (Some((stages, gate)), Some(stream)) = (&self.passing, stream) else { return Ok(()) };
         // The hosts' part is under way now, and after an error nobody would wait for it.
         pass_on(stages, gate, stream).map_err(|error| settle(self.group(), &error))
     }
@@ -126,12 +123,24 @@ impl HostRunner {
     }
 }
 
+impl Drop for HostRunner {
+    fn drop(&mut self) {
+        // A stream that still waits for a word would wait for freed memory; it is about to pass.
+        if let Some((stages, gate)) = self.passing.take()
+            && let Err(error) = stages.pass_mark(Deadline::after(END))
+        {
+            log::error!("a stream has not passed the end of a transfer that is dropped: {error}; its words are kept");
+            std::mem::forget((stages, gate));
+        }
+    }
+}
+
 /// Puts the launches of a start on a stream, each behind the word of its step, and behind them the word of the end.
 fn pass_on(stages: &Stages, gate: &StreamGate, stream: &Stream) -> Result<(), ExecuteError> {
     for (stage, table) in stages.launches() {
         gate.follow(stream, Some(stage))?;
         table.run(stream, true)?;
     }
-    stages.mark(stream)?;
-    Ok(gate.follow(stream, None)?)
+    gate.follow(stream, None)?;
+    stages.mark(stream)
 }

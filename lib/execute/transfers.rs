@@ -59,14 +59,14 @@ impl Inner {
     }
 
     /// Lets GPUs take a step that all are ready for; whether `context` is one.
-    pub(super) fn take_step(&mut self, context: u64) -> bool {
-        let Some(step) = self.steps.came(context) else { return false };
+    pub(super) fn take_step(&mut self, context: u64) -> Result<bool, ExecuteError> {
+        let Some(step) = self.steps.came(context) else { return Ok(false) };
         if let Some((number, step)) = step
             && let Some(execution) = self.execution(number)
         {
-            execution.take_step(step);
+            execution.take_step(step)?;
         }
-        true
+        Ok(true)
     }
 
     pub(super) fn execution(&mut self, number: u32) -> Option<&mut Execution> {
@@ -91,7 +91,8 @@ impl Inner {
         self.executions[number as usize] = Entry::Ready(Box::new(execution));
     }
 
-    pub(super) fn remove(&mut self, number: u32) {
+    /// Forgets a transfer; what was it.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Box<Execution>> {
         self.signals.remove(number);
         let was_active = self.execution(number).is_some_and(|execution| {
             execution.leave();
@@ -100,7 +101,10 @@ impl Inner {
         self.active -= usize::from(was_active);
         self.turns.remove(number);
         self.steps.remove(number);
-        self.executions[number as usize] = Entry::Free;
+        match std::mem::replace(&mut self.executions[number as usize], Entry::Free) {
+            Entry::Ready(execution) => Some(execution),
+            _ => None,
+        }
     }
 
     fn ready(&self) -> impl Iterator<Item = &Execution> {

@@ -150,6 +150,42 @@ fn nothing_is_cut_where_nothing_is_asked_for() {
     }
 }
 
+/// Parts of what comes, one after the other, are the whole, and every byte is in the part that its number says.
+#[test]
+fn parts_follow_each_other() {
+    let domains = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
+    let (_, all) = parts(&domains, RouteOptions::default(), &[1, 2]);
+    let mut landed = 0;
+    for part in &all {
+        for count in [1, 2, 7, 8] {
+            let cut = in_parts(&part.plan, part.cut.inside.clone(), count);
+            assert_eq!(cut.len() as u32, count + 1);
+            assert!(cut[0].iter().all(|flow| !flow.path.has_landed()));
+            for flow in part.cut.inside.iter().filter(|flow| flow.path.has_landed()) {
+                landed += 1;
+                let of = |flows: &[LocalFlow]| -> Vec<Element> {
+                    let same = flows.iter().filter(|one| one.path == flow.path && one.place == flow.place);
+                    same.flat_map(|one| elements(&part.plan, &one.pieces)).collect()
+                };
+                let whole = elements(&part.plan, &flow.pieces);
+                let mut joined: Vec<Element> = cut[1..].iter().flat_map(|flows| of(flows)).collect();
+                let of_this: BTreeSet<&Element> = whole.iter().collect();
+                joined.retain(|element| of_this.contains(element));
+                assert_eq!(joined, whole);
+                let gather = Gather::of_pieces(&part.plan, &flow.pieces);
+                for number in 0..count {
+                    let (from, to) =
+                        (gather.part(number.into(), count.into()), gather.part(number as u64 + 1, count.into()));
+                    for at in [from, to.saturating_sub(1)].into_iter().filter(|_| to > from) {
+                        assert_eq!(part_of(&gather, at, count), number);
+                    }
+                }
+            }
+        }
+    }
+    assert!(landed > 0);
+}
+
 /// One holder beside three that want what it holds sends each byte once.
 #[test]
 fn a_root_sends_each_byte_once() {

@@ -184,11 +184,12 @@ impl Execution {
 
     /// Steps done and steps in all.
     pub(super) fn done(&self) -> (u64, u64) {
-        let all = self.bound.program.items.iter().map(steps_of).sum::<usize>() + self.pushes.len();
+        let (taken, steps) = self.passing.done();
+        let all = self.bound.program.items.iter().map(steps_of).sum::<usize>() + self.pushes.len() + steps;
         let left = if self.awaits_turn {
             all
         } else if self.active {
-            self.items_left + self.pushes_left
+            self.items_left + self.pushes_left + steps - taken
         } else {
             0
         };
@@ -201,12 +202,19 @@ impl Execution {
     }
 
     /// Notes the stream that the next start comes behind, if any.
-    pub(super) fn enter(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+    pub(super) fn enter(&mut self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
+        self.enter_passing(stream.is_some());
         match (&self.bound.gate, stream) {
             (Some(gate), stream) => Ok(gate.enter(stream)?),
             (None, Some(_)) => Err(ExecuteError::StreamOfHost),
             (None, None) => Ok(()),
         }
+    }
+
+    /// Takes a start back that could not begin.
+    pub(super) fn cancel(&mut self) {
+        (self.active, self.awaits_turn) = (false, false);
+        self.leave();
     }
 
     /// Lets the caller's stream go on: the transfer is finished, or will never be.
@@ -422,7 +430,7 @@ impl Execution {
         }
         self.feeds_waiting(&mut parts);
         parts.extend(self.passing.waiting_for());
-        if self.is_crossing() {
+        if self.flights.iter().any(|lane| !lane.is_empty()) {
             parts.push("copies of this rank's GPU are not done".into());
         }
         if parts.is_empty() { "nothing is outstanding".into() } else { parts.join("; ") }

@@ -28,6 +28,10 @@ pub(super) struct PassingOn {
     ready: VecDeque<u32>,
     /// Number of the start, as launches count them.
     start: u32,
+    /// Whether launches of this start are on no stream yet: each is put on their own one when its step comes.
+    launches: bool,
+    /// Nobody waits for it any more, and it takes no step.
+    abandoned: bool,
     looks: u32,
 }
 
@@ -50,6 +54,11 @@ impl PassingOn {
             steps,
             ..Self::default()
         }
+    }
+
+    /// Steps that all ranks have taken, and all there are.
+    pub(super) fn done(&self) -> (usize, usize) {
+        (self.come.iter().filter(|&&come| come).count(), self.come.len())
     }
 
     /// Begins a start.
@@ -89,6 +98,9 @@ impl PassingOn {
 
     /// Notes steps that this rank has become ready for.
     pub(super) fn look(&mut self) -> Result<bool, ExecuteError> {
+        if self.abandoned {
+            return Ok(false);
+        }
         let mut moved = false;
         for step in 0..self.steps.len() {
             if !self.asked[step] && self.is_ready(step) {
@@ -137,9 +149,85 @@ impl Execution {
         self.passing.ready.pop_front()
     }
 
-    /// All ranks of the domain are ready for a step: the caller's stream may go on to it.
-    pub(in crate::execute) fn take_step(&mut self, step: u32) {
+    /// All ranks of the domain are ready for a step: it is launched, or the caller's stream may go on to it.
+    pub(in crate::execute) fn take_step(&mut self, step: u32) -> Result<(), ExecuteError> {
+        if self.passing.abandoned {
+            return Ok(());
+        }
+        if self.passing.launches
+            && let Some(stages) = &self.passing.stages
+        {
+            stages.launch(step)?;
+        }
         self.passing.come[step as usize] = true;
         self.bound.gate.iter().for_each(|gate| gate.finish_stage(step));
+        Ok(())
+    }
+
+    /// Whether its launches wait for a stream that the caller gave.
+    pub(super) fn enter_passing(&mut self, has_stream: bool) {
+        self.passing.launches = !has_stream;
+    }
+
+    /// Takes no step any more, and lets streams go on.
+    pub(in crate::execute) fn abandon(&mut self) {
+        self.passing.abandoned = true;
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rank;
+    use crate::execute::program::{Form, Item, Storage};
+
+    /// Three chunks that come, of two parts, and one for others alone.
+    fn program() -> Program {
+        let from = Rank(9);
+        let item = |part, wants| {
+            let item = Item::new(0..0, Form::Wire, 1, Storage::Destination, Incoming::Push { from });
+            Item { part, wants, ..item }
+        };
+        Program { items: vec![item(0, true), item(1, true), item(0, true), item(1, false)], ..Program::default() }
+    }
+
+    fn ready(passing: &mut PassingOn) -> Vec<u32> {
+        passing.look().unwrap();
+        passing.ready.drain(..).collect()
+    }
+
+    #[test]
+    fn each_step_is_asked_for_once_when_it_can_be_taken() {
+        let steps = vec![Step::Held, Step::Relayed, Step::Part(0), Step::Part(1), Step::Done];
+        let mut passing = PassingOn::new(steps, &program());
+        assert_eq!(passing.part_items, [2, 1]);
+        for _ in 0..2 {
+            passing.begin();
+            assert_eq!((ready(&mut passing), ready(&mut passing)), (vec![0], vec![]));
+            // What others got is there once all have begun, and this rank's launch has ended.
+            passing.come[0] = true;
+            assert_eq!(ready(&mut passing), [1]);
+            passing.part_left = vec![1, 0];
+            assert_eq!(ready(&mut passing), [3], "parts may come in any order");
+            passing.part_left[0] = 0;
+            assert_eq!((ready(&mut passing), passing.is_done()), (vec![2], false));
+            (passing.come[1], passing.come[2]) = (true, true);
+            assert_eq!(ready(&mut passing), [] as [u32; 0]);
+            passing.come[3] = true;
+            assert_eq!((ready(&mut passing), passing.done()), (vec![4], (4, 5)));
+            passing.come[4] = true;
+            assert!(passing.is_done() && ready(&mut passing).is_empty());
+        }
+        passing.begin();
+        passing.abandoned = true;
+        assert_eq!(ready(&mut passing), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_rank_that_passes_nothing_on_is_done_at_once() {
+        let mut passing = PassingOn::new(Vec::new(), &program());
+        passing.begin();
+        assert!(passing.is_done() && ready(&mut passing).is_empty() && passing.waiting_for().is_none());
     }
 }

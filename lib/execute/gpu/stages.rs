@@ -66,7 +66,10 @@ impl Stages {
         let invited = device.map(|device| invite_readers(group, (device, places.agreed.handles), &programs, local));
         let (invitations, shared) = commit(group, invited.transpose(), deadline)?.unwrap_or_default();
         let joined = exchange(group, &invitations, deadline).and_then(|theirs| match device {
-            Some(device) => Self::join(group, plan, (&programs, stages), local, device, &theirs, deadline),
+            Some(device) => {
+                let device = (device, places.agreed.refused.clone());
+                Self::join(group, plan, (&programs, stages), local, device, &theirs, deadline)
+            }
             None => Ok(Self { tables: Vec::new(), own: None, mapped: MappedMemories::default(), _shared: Vec::new() }),
         });
         let joined = commit(group, joined, deadline)?;
@@ -78,7 +81,7 @@ impl Stages {
         plan: &Plan,
         (programs, stages): (&[Program], &[StageFlows]),
         local: &LocalTensors,
-        device: &Device,
+        (device, refused): (&Device, Option<String>),
         theirs: &BTreeMap<Rank, DeviceInvitation>,
         deadline: Deadline,
     ) -> Result<Self, ExecuteError> {
@@ -87,7 +90,7 @@ impl Stages {
         for (&rank, invitation) in theirs {
             opened.open(group, rank, invitation, deadline)?;
         }
-        let boxes = stages.iter().map(|stage| works(&mut opened, &programs[stage.flows], stage.relayed));
+        let boxes = stages.iter().map(|stage| works(&mut opened, &programs[stage.flows], stage.relayed, group.rank));
         let boxes: Vec<(CopyTable, Vec<Work>)> = boxes.collect::<Result<_, _>>()?;
         let warps = u64::from(device.properties().multiprocessors * PACK_WARPS);
         let build = |(number, (table, works)): (u64, &(CopyTable, Vec<Work>))| -> Result<_, ExecuteError> {
@@ -103,7 +106,8 @@ impl Stages {
         };
         let tables = (0..).zip(&boxes).map(build).collect::<Result<_, _>>()?;
         let own = Some((Stream::new(device)?, Event::without_time(device)?));
-        Ok(Self { tables, own, mapped: opened.mapped, _shared: Vec::new() })
+        let mapped = MappedMemories { without_fabric: refused, ..opened.mapped };
+        Ok(Self { tables, own, mapped, _shared: Vec::new() })
     }
 
     /// How memory of peers was mapped.
@@ -111,19 +115,27 @@ impl Stages {
         &self.mapped
     }
 
-    /// The stream of starts that name none; `None` for a rank that passes nothing on.
-    pub(in crate::execute) fn own_stream(&self) -> Option<&Stream> {
-        self.own.as_ref().map(|(stream, _)| stream)
-    }
-
     /// Stages in which this rank moves something.
     pub(in crate::execute) fn launches(&self) -> impl Iterator<Item = (u32, &MoveTable)> {
         (0..).zip(&self.tables).filter_map(|(stage, table)| Some((stage, table.as_ref()?)))
     }
 
-    /// Marks the end of the launches of a start.
+    /// Launches a stage on this rank's own stream, if it moves anything in it.
+    pub(in crate::execute) fn launch(&self, stage: u32) -> Result<(), ExecuteError> {
+        let table = self.tables.get(stage as usize).and_then(Option::as_ref);
+        let (Some(table), Some((own, _))) = (table, &self.own) else { return Ok(()) };
+        table.run(own, true)?;
+        self.mark(own)
+    }
+
+    /// Marks the end of what a start has put on a stream.
     pub(in crate::execute) fn mark(&self, stream: &Stream) -> Result<(), ExecuteError> {
         self.own.as_ref().map_or(Ok(()), |(_, last)| Ok(last.record(stream)?))
+    }
+
+    /// Returns once a stream has passed the last mark.
+    pub(in crate::execute) fn pass_mark(&self, deadline: Deadline) -> Result<(), ExecuteError> {
+        self.own.as_ref().map_or(Ok(()), |(_, last)| Ok(last.wait(deadline)?))
     }
 
     /// Whether this rank's launch of a stage has ended, of the start of this number.
@@ -151,8 +163,14 @@ impl Stages {
     }
 }
 
-/// What a stage moves here: own copies apart, which are spread among the others.
-fn works(opened: &mut Opened<'_>, program: &Program, relayed: bool) -> Result<(CopyTable, Vec<Work>), ExecuteError> {
+/// What a stage moves here: own copies apart, which are spread among the others. Whoever reads from many begins with the next
+/// rank, so that nobody is everyone's first.
+fn works(
+    opened: &mut Opened<'_>,
+    program: &Program,
+    relayed: bool,
+    rank: Rank,
+) -> Result<(CopyTable, Vec<Work>), ExecuteError> {
     let is_of_stage = |incoming: Incoming| match incoming {
         Incoming::Pull { stored: Storage::Destination, .. } => relayed,
         Incoming::OwnCopy | Incoming::Fed { .. } | Incoming::Pull { .. } => !relayed,
@@ -160,7 +178,11 @@ fn works(opened: &mut Opened<'_>, program: &Program, relayed: bool) -> Result<(C
     };
     let items = (0..program.items.len() as u32).filter(|&item| is_of_stage(program.items[item as usize].incoming));
     let is_own = |&item: &u32| program.items[item as usize].incoming == Incoming::OwnCopy;
-    let (own, read): (Vec<u32>, Vec<u32>) = items.partition(is_own);
+    let (own, mut read): (Vec<u32>, Vec<u32>) = items.partition(is_own);
+    read.sort_by_key(|&item| match program.items[item as usize].incoming {
+        Incoming::Fed { from } | Incoming::Pull { from, .. } => from.0.wrapping_sub(rank.0),
+        _ => 0,
+    });
     let (mut table, mut works) = (CopyTable::new(), Vec::new());
     for (items, local) in [(read, false), (own, true)] {
         for (source, destination, boxes) in opened.boxes(program, &items, &mut table)? {
