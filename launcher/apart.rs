@@ -1,6 +1,5 @@
 //! Results apart from what is read and from each other. In: options with their paths. Out: nothing, or the first two that
-//! name one place. Guarantee: links are followed; of a checkpoint all files that are read count, whichever of them, or
-//! their folder, is named.
+//! name one place. Guarantee: links are followed; of a model all files that are read with it count.
 
 use crate::result_file;
 use std::path::{Path, PathBuf};
@@ -14,39 +13,27 @@ pub(crate) struct SameFile {
     path: PathBuf,
 }
 
-/// What files of a checkpoint end with.
-const CHECKPOINT: [&str; 3] = [".safetensors", ".safetensors.index.json", "config.json"];
+/// Options that name a model: with it other files are read.
+const MODELS: [&str; 2] = ["MODEL", "--model"];
+const SHARD: &str = ".safetensors";
+const INDEX: &str = ".safetensors.index.json";
+const CONFIG: &str = "config.json";
 
-/// Refuses a path of `written` in the place of one before it, of one of `read` where something is, or of another file of
-/// the same checkpoint.
+/// Refuses a path of `written` in the place of one before it, or of a file that is read.
 pub(crate) fn check(
     read: &[(&'static str, Option<&Path>)],
     written: &[(&'static str, Option<&Path>)],
 ) -> Result<(), SameFile> {
-    compare(read, written, is_part)
-}
-
-/// The same for the shards of a rank, which may well lie in the folder of the checkpoint.
-pub(crate) fn check_shards(
-    read: &[(&'static str, Option<&Path>)],
-    written: &[(&'static str, Option<&Path>)],
-) -> Result<(), SameFile> {
-    compare(read, written, |_, _| false)
-}
-
-fn compare(
-    read: &[(&'static str, Option<&Path>)],
-    written: &[(&'static str, Option<&Path>)],
-    is_part: impl Fn(&Path, &Path) -> bool,
-) -> Result<(), SameFile> {
-    let read = read.iter().filter_map(|&(option, path)| Some((option, path.filter(|path| path.exists())?)));
-    let mut taken: Vec<(&'static str, PathBuf)> =
-        read.map(|(option, path)| (option, result_file::place(path))).collect();
+    let mut taken: Vec<(&'static str, PathBuf)> = Vec::new();
+    for &(option, path) in read {
+        let Some(path) = path.filter(|path| path.exists()) else { continue };
+        let files = if MODELS.contains(&option) { files_of(path) } else { vec![path.to_path_buf()] };
+        taken.extend(files.iter().map(|file| (option, result_file::place(file))));
+    }
     for &(option, path) in written {
         let Some(path) = path else { continue };
         let place = result_file::place(path);
-        let is_taken = |(_, taken): &&(&'static str, PathBuf)| *taken == place || is_part(taken, &place);
-        if let Some(&(other, _)) = taken.iter().find(is_taken) {
+        if let Some(&(other, _)) = taken.iter().find(|(_, taken)| *taken == place) {
             return Err(SameFile { options: [other, option], path: path.to_path_buf() });
         }
         taken.push((option, place));
@@ -54,13 +41,39 @@ fn compare(
     Ok(())
 }
 
-/// Whether the file at `place` is read with the checkpoint at `model`.
-fn is_part(model: &Path, place: &Path) -> bool {
-    let is_one = |path: &Path| {
-        path.file_name().is_some_and(|name| CHECKPOINT.iter().any(|end| name.to_string_lossy().ends_with(end)))
+/// Files that are read where a model is named, as they are named: the model, its index and what that lists, all shards of a
+/// folder without one, and the configuration beside them.
+fn files_of(model: &Path) -> Vec<PathBuf> {
+    let (folder, mut files) = match model.is_dir() {
+        true => (model, Vec::new()),
+        false => (model.parent().unwrap_or(Path::new("")), vec![model.to_path_buf()]),
     };
-    let folder = if model.is_dir() { Some(model) } else { model.parent().filter(|_| is_one(model)) };
-    folder.is_some_and(|folder| place.parent() == Some(folder)) && is_one(place) && place.exists()
+    files.push(folder.join(CONFIG));
+    let named = |path: &Path, end: &str| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(end));
+    let entries = || std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let indices: Vec<PathBuf> = match model.is_dir() {
+        true => entries().filter(|path| named(path, INDEX)).collect(),
+        false => files.iter().filter(|path| named(path, INDEX)).cloned().collect(),
+    };
+    if model.is_dir() && indices.is_empty() {
+        files.extend(entries().filter(|path| named(path, SHARD)));
+    }
+    files.extend(indices.iter().flat_map(|index| listed(index)).map(|shard| folder.join(shard)));
+    files.extend(indices);
+    files.retain(|file| file.exists());
+    files
+}
+
+/// Shards that an index lists; none of one that cannot be read, which is refused where it is opened.
+fn listed(index: &Path) -> Vec<String> {
+    let text = std::fs::read(index).unwrap_or_default();
+    let index: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let map = index.get("weight_map").and_then(|map| map.as_object());
+    let mut shards: Vec<String> =
+        map.into_iter().flatten().filter_map(|(_, shard)| shard.as_str().map(String::from)).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    shards
 }
 
 #[cfg(test)]
@@ -91,11 +104,49 @@ mod tests {
             ("", &["m.safetensors"], with_model),
             ("", &["config.json"], with_model),
             ("", &["other.json", "rank-0.safetensors"], None),
-            ("other.json", &["config.json"], None),
+            ("other.json", &["config.json"], with_model),
             ("other.json", &["new.json", "loose"], Some(["--json", "--html"])),
             ("absent", &["absent"], None),
         ] {
             assert_eq!(says(model, written), expected, "{model} {written:?}");
         }
+    }
+
+    /// A folder of links into another one, as the cache of a hub has them, and shards that an index lists.
+    #[test]
+    fn whatever_is_read_with_a_model_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(path("blobs")).unwrap();
+        std::fs::create_dir_all(path("snap")).unwrap();
+        for (blob, name) in [("a", "model.safetensors"), ("b", "config.json")] {
+            std::fs::write(path("blobs").join(blob), "text").unwrap();
+            std::os::unix::fs::symlink(path("blobs").join(blob), path("snap").join(name)).unwrap();
+        }
+        std::fs::create_dir_all(path("parts")).unwrap();
+        let index = r#"{"weight_map": {"x": "rank-1.safetensors", "y": "rank-1.safetensors"}}"#;
+        std::fs::write(path("parts/m.safetensors.index.json"), index).unwrap();
+        for shard in ["rank-1.safetensors", "rank-2.safetensors"] {
+            std::fs::write(path("parts").join(shard), "text").unwrap();
+        }
+        let is_refused = |model: &str, written: &str| {
+            check(&[("--model", Some(&path(model)))], &[("--save", Some(&path(written)))]).is_err()
+        };
+        for model in ["snap", "snap/model.safetensors"] {
+            for written in ["snap/model.safetensors", "blobs/a", "snap/config.json", "blobs/b"] {
+                assert!(is_refused(model, written), "{model} {written}");
+            }
+            assert!(!is_refused(model, "snap/plan.json") && !is_refused(model, "blobs/c"));
+        }
+        for model in ["parts", "parts/m.safetensors.index.json"] {
+            assert!(is_refused(model, "parts/rank-1.safetensors"), "{model}");
+            assert!(is_refused(model, "parts/m.safetensors.index.json"), "{model}");
+            assert!(!is_refused(model, "parts/rank-2.safetensors"), "{model}: an earlier result");
+        }
+        // Other files have nothing beside them.
+        let rules = [("--rules", Some(&*path("snap/model.safetensors")))];
+        assert!(check(&rules, &[("--json", Some(&path("snap/config.json")))]).is_ok());
+        let both = [("--json", Some(&*path("snap/config.json"))), ("--html", Some(&*path("snap/new.safetensors")))];
+        assert!(check(&[], &both).is_ok());
     }
 }

@@ -120,26 +120,48 @@ fn move_case(
         Some(members) => transfer(members, arguments, settings, case).map(Some),
         None => Ok(None),
     };
-    // Rank 0 is a member of every case.
-    if let Some((report, seconds)) = agree(world, mine, deadline()?)? {
-        outcome.delivered_bytes = Some(report.delivered_bytes);
-        outcome.inter_domain_bytes = Some(report.traffic.inter_domain_bytes);
-        outcome.seconds = Some(seconds);
+    // Rank 0 is a member of every case, and what members have agreed on it says for all.
+    let mine = match mine {
+        Err(error) if world.rank() == SPEAKER => Err(error.of_case(&case.name)),
+        Err(RefitError::Agreed { .. }) => Ok(None),
+        mine => mine,
+    };
+    match agree(world, mine, deadline()?)? {
+        Some(Moved::Whole { report, seconds }) => {
+            outcome.delivered_bytes = Some(report.delivered_bytes);
+            outcome.inter_domain_bytes = Some(report.traffic.inter_domain_bytes);
+            outcome.seconds = Some(seconds);
+        }
+        Some(Moved::TooLarge { why }) => {
+            outcome.skipped = Some(why);
+            return Ok(outcome);
+        }
+        None => {}
     }
     outcome.moved = true;
     outcome.verified = arguments.verify.then_some(true);
     Ok(outcome)
 }
 
-/// Moves a case between its ranks; the report and this rank's seconds.
+/// What became of a case.
+enum Moved {
+    /// It was moved, in so many of this rank's seconds.
+    Whole { report: Box<Report>, seconds: f64 },
+    /// Some host has too little memory for it.
+    TooLarge { why: String },
+}
+
+/// Moves a case between its ranks, if it fits their memory.
 fn transfer(
     members: &Communicator,
     arguments: &Arguments,
     settings: &Settings,
     case: &Case,
-) -> Result<(Report, f64), RefitError> {
+) -> Result<Moved, RefitError> {
     let (model, sides, claim) = agree(members, lay_out(members, settings, case), deadline()?)?;
-    room::check(members, &claim, deadline()?)?;
+    if let Some(error) = room::lacks(members, &claim, deadline()?)? {
+        return Ok(Moved::TooLarge { why: error.to_string() });
+    }
     let (source, destination) = agree(members, fill(members, settings, case, &model, sides), deadline()?)?;
     let transfer = Transfer {
         world: members,
@@ -159,7 +181,7 @@ fn transfer(
         transfer.check(saturated)?;
     }
     agree(members, compare(case, &report), deadline()?)?;
-    Ok((report, spread(&seconds).0))
+    Ok(Moved::Whole { report: Box::new(report), seconds: spread(&seconds).0 })
 }
 
 /// The case as a model, where this rank's part of its tensor will lie on both sides, and the memory that it takes.

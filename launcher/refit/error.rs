@@ -175,6 +175,16 @@ pub(crate) enum RefitError {
 }
 
 impl RefitError {
+    /// The same, told of a case by name.
+    pub(super) fn of_case(self, name: &str) -> Self {
+        match self {
+            Self::Agreed { message, bad_input } => {
+                Self::Agreed { message: format!("case {name:?}: {message}"), bad_input }
+            }
+            other => other,
+        }
+    }
+
     /// Whether the user can cure it by another call.
     pub(crate) fn is_bad_input(&self) -> bool {
         match self {

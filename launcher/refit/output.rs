@@ -25,7 +25,7 @@ pub(super) fn try_folder(arguments: &Arguments, folder: &Path, rank: Rank) -> Re
     std::fs::create_dir_all(folder).map_err(|source| RefitError::Folder { path: folder.to_path_buf(), source })?;
     let [shards, layout] = [SHARDS, LAYOUT].map(|kind| file_of(folder, rank, kind));
     let written = [("--out", Some(&*shards)), ("--out", Some(&*layout)), ("--json", arguments.json.as_deref())];
-    apart::check_shards(&read_by(arguments).each_ref().map(|(option, path)| (*option, path.as_deref())), &written)?;
+    apart::check(&read_by(arguments).each_ref().map(|(option, path)| (*option, path.as_deref())), &written)?;
     try_file("out", &folder.join("rank"))
 }
 

@@ -49,10 +49,12 @@ impl Claim {
         let share = first_share(staging, chunk, 1).map_or(staging, |share| share.bytes);
         let pages: Option<PageChoice> = env::value(env::PAGES)?;
         let reserved = memory == MemoryChoice::Shared && pages == Some(PageChoice::Reserved);
+        let tensors = sides[0].bytes().saturating_add(sides[1].bytes());
         Ok(Self {
             host: world.topology().host(world.rank()).to_string(),
-            tensors: sides[0].bytes().saturating_add(sides[1].bytes()),
-            staging: share.min(manifest.global_bytes()?),
+            tensors,
+            // A rank without tensors passes nothing on.
+            staging: if tensors == 0 { 0 } else { share.min(manifest.global_bytes()?) },
             pools: memory_pools(&Tree::at("/"), reserved),
         })
     }
@@ -60,11 +62,16 @@ impl Claim {
 
 /// Refuses a transfer for which some host has too little memory; collective.
 pub(super) fn check(world: &Communicator, mine: &Claim, deadline: Deadline) -> Result<(), RefitError> {
+    // All ranks find the same.
+    agree(world, lacks(world, mine, deadline)?.map_or(Ok(()), Err), deadline)
+}
+
+/// What some host lacks of the memory for a transfer, the same on all ranks; collective.
+pub(super) fn lacks(world: &Communicator, mine: &Claim, deadline: Deadline) -> Result<Option<RefitError>, RefitError> {
     // Texts and numbers always have a JSON form.
     let all = world.allgather(&serde_json::to_vec(mine).unwrap_or_default(), deadline)?;
     let claims: Vec<Claim> = all.iter().filter_map(|bytes| serde_json::from_slice(bytes).ok()).collect();
-    // All ranks find the same.
-    agree(world, shortage(&claims).map_or(Ok(()), Err), deadline)
+    Ok(shortage(&claims))
 }
 
 /// The pool that lacks most, if any lacks anything.

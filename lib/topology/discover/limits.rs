@@ -45,7 +45,7 @@ pub(super) fn cgroups(tree: &Tree, controller: &str) -> Vec<String> {
     let steps = paths.flat_map(|(root, path)| {
         let mut step = path.trim_matches('/').to_string();
         let mut found = Vec::new();
-        while !step.is_empty() && !step.contains("..") {
+        while !step.is_empty() && step.split('/').all(|part| part != "..") {
             found.push(format!("{root}/{step}"));
             step.truncate(step.rfind('/').unwrap_or(0));
         }

@@ -19,7 +19,9 @@ pub struct MemoryPool {
 /// The pools of this process, the host's first. `reserved_pages` says whether it takes the huge pages that the
 /// administrator reserved, too, which no other count includes.
 pub fn memory_pools(tree: &Tree, reserved_pages: bool) -> Vec<MemoryPool> {
-    let kernel = tree.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let told = |name: &str| tree.text(name).map(|text| text.trim().to_string()).filter(|text| !text.is_empty());
+    let kernel =
+        told("proc/sys/kernel/random/boot_id").or_else(|| told("proc/sys/kernel/hostname")).unwrap_or_default();
     let facts = tree.text("proc/meminfo").unwrap_or_default();
     let fact = |key: &str| {
         let line = facts.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
