@@ -87,8 +87,23 @@ pub(super) fn run(
         outcomes.cases.push(outcome);
     }
     let publish = || result_file::publish(&outcomes, arguments.json.as_deref(), || table(&outcomes));
-    let shown = if world.rank() == SPEAKER { publish().map_err(RefitError::from) } else { Ok(()) };
+    let shown = match world.rank() {
+        SPEAKER => publish().map_err(RefitError::from).and_then(|()| expect_moved(&outcomes)),
+        _ => Ok(()),
+    };
     agree(world, shown, deadline()?)
+}
+
+/// A job that has moved nothing has failed.
+fn expect_moved(outcomes: &Outcomes) -> Result<(), RefitError> {
+    let why = outcomes.cases.iter().find_map(|case| Some((&case.name, case.skipped.as_ref()?)));
+    match why.filter(|_| outcomes.moved == 0) {
+        Some((name, why)) => {
+            let message = format!("no case was moved; case {name:?}: {why}");
+            Err(RefitError::Agreed { message, bad_input: true })
+        }
+        None => Ok(()),
+    }
 }
 
 fn move_case(
