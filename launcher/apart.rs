@@ -1,6 +1,7 @@
 //! Results apart from what is read and from each other. In: options with their paths. Out: nothing, or the first two that
 //! name one place. Guarantee: links are followed; of a model all files that are read with it count.
 
+use crate::checkpoint::files_read;
 use crate::result_file;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -15,9 +16,6 @@ pub(crate) struct SameFile {
 
 /// Options that name a model: with it other files are read.
 const MODELS: [&str; 2] = ["MODEL", "--model"];
-const SHARD: &str = ".safetensors";
-const INDEX: &str = ".safetensors.index.json";
-const CONFIG: &str = "config.json";
 
 /// Refuses a path of `written` in the place of one before it, or of a file that is read.
 pub(crate) fn check(
@@ -27,7 +25,7 @@ pub(crate) fn check(
     let mut taken: Vec<(&'static str, PathBuf)> = Vec::new();
     for &(option, path) in read {
         let Some(path) = path.filter(|path| path.exists()) else { continue };
-        let files = if MODELS.contains(&option) { files_of(path) } else { vec![path.to_path_buf()] };
+        let files = if MODELS.contains(&option) { files_read(path) } else { vec![path.to_path_buf()] };
         taken.extend(files.iter().map(|file| (option, result_file::place(file))));
     }
     for &(option, path) in written {
@@ -39,41 +37,6 @@ pub(crate) fn check(
         taken.push((option, place));
     }
     Ok(())
-}
-
-/// Files that are read where a model is named, as they are named: the model, its index and what that lists, all shards of a
-/// folder without one, and the configuration beside them.
-fn files_of(model: &Path) -> Vec<PathBuf> {
-    let (folder, mut files) = match model.is_dir() {
-        true => (model, Vec::new()),
-        false => (model.parent().unwrap_or(Path::new("")), vec![model.to_path_buf()]),
-    };
-    files.push(folder.join(CONFIG));
-    let named = |path: &Path, end: &str| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(end));
-    let entries = || std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let indices: Vec<PathBuf> = match model.is_dir() {
-        true => entries().filter(|path| named(path, INDEX)).collect(),
-        false => files.iter().filter(|path| named(path, INDEX)).cloned().collect(),
-    };
-    if model.is_dir() && indices.is_empty() {
-        files.extend(entries().filter(|path| named(path, SHARD)));
-    }
-    files.extend(indices.iter().flat_map(|index| listed(index)).map(|shard| folder.join(shard)));
-    files.extend(indices);
-    files.retain(|file| file.exists());
-    files
-}
-
-/// Shards that an index lists; none of one that cannot be read, which is refused where it is opened.
-fn listed(index: &Path) -> Vec<String> {
-    let text = std::fs::read(index).unwrap_or_default();
-    let index: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    let map = index.get("weight_map").and_then(|map| map.as_object());
-    let mut shards: Vec<String> =
-        map.into_iter().flatten().filter_map(|(_, shard)| shard.as_str().map(String::from)).collect();
-    shards.sort_unstable();
-    shards.dedup();
-    shards
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crossmesh::base::json;
 use crossmesh::layout::model::Dimensions;
 use serde::Deserialize;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -19,10 +19,15 @@ struct Config {
     n_routed_experts: Option<u32>,
 }
 
-/// Reads config.json in the folder of the model at `path`, or in that folder itself.
-pub(super) fn beside(path: &Path) -> Result<Dimensions, CheckpointError> {
+/// Where config.json is of the model at `path`: in its folder, or in that folder itself.
+pub(super) fn place(path: &Path) -> PathBuf {
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    let path = folder.join("config.json");
+    folder.join("config.json")
+}
+
+/// Reads config.json of the model at `path`.
+pub(super) fn beside(path: &Path) -> Result<Dimensions, CheckpointError> {
+    let path = place(path);
     let text = match plain_file::read(&path) {
         Ok(text) => text,
         Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Dimensions::default()),

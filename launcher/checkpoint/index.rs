@@ -23,10 +23,7 @@ struct IndexText {
 /// Reads the index at `path` and opens the files that it names, in the order of their names.
 pub(super) fn read(path: &Path) -> Result<(Vec<TensorSource>, Vec<MappedFile>), CheckpointError> {
     let owned = || path.to_path_buf();
-    let text =
-        plain_file::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
-    let IndexText { weight_map: UniqueKeys(listed) } =
-        json::read_bytes(&text).map_err(|source| CheckpointError::Index { path: owned(), source })?;
+    let UniqueKeys(listed) = weight_map(path)?;
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     for (tensor, file) in &listed {
         if !is_plain(file) {
@@ -63,6 +60,16 @@ pub(super) fn read(path: &Path) -> Result<(Vec<TensorSource>, Vec<MappedFile>), 
         return Err(CheckpointError::UnlistedTensor { path: owned(), tensor, file: file.to_string() });
     }
     Ok((tensors, files))
+}
+
+/// The file of each tensor, as the index at `path` says.
+pub(super) fn weight_map(path: &Path) -> Result<UniqueKeys<String>, CheckpointError> {
+    let owned = || path.to_path_buf();
+    let text =
+        plain_file::read(path).map_err(|source| CheckpointError::Io { action: "read", path: owned(), source })?;
+    let index: IndexText =
+        json::read_bytes(&text).map_err(|source| CheckpointError::Index { path: owned(), source })?;
+    Ok(index.weight_map)
 }
 
 /// Whether `file` is one name without a folder.

@@ -11,6 +11,7 @@ mod config;
 mod contents;
 mod description;
 mod error;
+mod files;
 mod header;
 mod index;
 mod layer_file;
@@ -24,6 +25,7 @@ mod synthetic;
 
 pub(crate) use atomic_file::PendingFile;
 pub(crate) use error::{CheckpointError, RegionError, WriteError};
+pub(crate) use files::files_read;
 pub(crate) use layout_file::{LayoutEntry, LayoutFile};
 pub(crate) use model::{Catalogue, Model};
 pub(crate) use region::Region;

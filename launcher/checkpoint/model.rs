@@ -6,7 +6,7 @@ use super::error::CheckpointError;
 use super::header::{Header, HeaderTensor};
 use super::layer_file::{self, LayerText};
 use super::mapped::MappedFile;
-use super::{config, description, index};
+use super::{config, description, files, index};
 use crossmesh::layout::Dtype;
 use crossmesh::layout::model::{self, Dimensions};
 use crossmesh::layout::parallel::{Origin, OriginAxis, Rules};
@@ -110,13 +110,7 @@ impl Model {
             return Self::open_index(&index);
         }
         let fail = |source| CheckpointError::Io { action: "list", path: path.to_path_buf(), source };
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(fail)? {
-            let file = entry.map_err(fail)?.path();
-            if file.extension().is_some_and(|extension| extension == "safetensors") {
-                files.push(file);
-            }
-        }
+        let files = files::shards_in(path).map_err(fail)?;
         match files.as_slice() {
             [file] => Self::open_tensors(file),
             _ => Err(CheckpointError::Folder { path: path.to_path_buf(), count: files.len() }),

@@ -116,7 +116,7 @@ pub(super) fn agree(
     let number = hellos.iter().map(|hello| hello.number).max().unwrap_or(0);
     group.transfers.store(number + 1, Ordering::Release);
     let agreement = Agreement {
-        context: context(group.context, number),
+        context: context("turns of a transfer", &[group.context, number]),
         all_shared: hellos.iter().map(|hello| hello.all_shared).collect(),
         memory: hellos.iter().map(|hello| hello.memory).collect(),
         mappable: hellos.iter().map(|hello| hello.mappable).collect(),
@@ -127,12 +127,11 @@ pub(super) fn agree(
     Ok((local, agreement))
 }
 
-/// A number for the turns of a transfer, equal on its ranks and unlike that of any other.
-fn context(group: u64, number: u64) -> u64 {
+/// A number for turns, equal on the ranks that take them and unlike that of any others: what they are, and of whom.
+pub(super) fn context(what: &str, of: &[u64]) -> u64 {
     let mut hasher = Sha256::new();
-    hasher.update(b"turns of a transfer");
-    hasher.update(group.to_le_bytes());
-    hasher.update(number.to_le_bytes());
+    hasher.update(what.as_bytes());
+    of.iter().for_each(|number| hasher.update(number.to_le_bytes()));
     hasher.finalize().iter().take(8).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte)) >> 1 | 1
 }
 

@@ -2,11 +2,10 @@
 //! them. Out: steps, and the ranks that take each together. Guarantee: pure, the same on all ranks of a domain, and named
 //! unlike any other transfer's.
 
-use super::Group;
 use super::gpu::{Shape, StageFlows};
+use super::{Group, agree};
 use crate::base::Rank;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 /// Chunks that a rank passes on in a part, and most parts: the last one is passed on when nothing else comes.
 const PART: u64 = 16;
@@ -76,7 +75,8 @@ impl Passing {
             held.into_iter().chain(relayed).chain((0..parts).map(Step::Part)).chain([Step::Done]).collect();
         let members: Vec<Rank> = shape.neighbours(group.rank).map(|rank| group.world(rank)).collect();
         let first = members.first().copied().unwrap_or_default();
-        let contexts = (0..steps.len() as u32).map(|step| name(context, first, step)).collect();
+        let name = |step| agree::context("steps of a transfer", &[context, first.0.into(), step]);
+        let contexts = (0..steps.len() as u64).map(name).collect();
         Self { parts, steps, contexts, members }
     }
 
@@ -90,14 +90,4 @@ impl Passing {
         };
         self.steps.iter().filter_map(stage).collect()
     }
-}
-
-/// Names a step of a transfer in the domain that `first` is the first rank of.
-fn name(context: u64, first: Rank, step: u32) -> u64 {
-    let mut hasher = Sha256::new();
-    hasher.update(b"steps of a transfer");
-    hasher.update(context.to_le_bytes());
-    hasher.update(first.0.to_le_bytes());
-    hasher.update(step.to_le_bytes());
-    hasher.finalize().iter().take(8).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte)) >> 1 | 1
 }

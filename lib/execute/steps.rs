@@ -23,8 +23,16 @@ struct Known {
 }
 
 impl Steps {
-    /// A transfer with a step for each context.
+    /// Whether no transfer has any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    /// A transfer with a step for each context, if it has any.
     pub(super) fn add(&mut self, transfer: u32, contexts: Vec<u64>, members: Vec<Rank>) {
+        if contexts.is_empty() {
+            return;
+        }
         let known = |(&context, number): (&u64, u32)| (context, Known { of: Some((transfer, number)), asked: false });
         self.steps.extend(contexts.iter().zip(0..).map(known));
         self.transfers.insert(transfer, (contexts, members));

@@ -50,6 +50,9 @@ impl Inner {
 
     /// The next step that a transfer is ready for here: its context and the ranks that it concerns.
     pub(super) fn next_step(&mut self) -> Option<(u64, &[Rank])> {
+        if self.steps.is_empty() {
+            return None;
+        }
         let next = |(entry, number): (&mut Entry, u32)| match entry {
             Entry::Ready(execution) => Some((number, execution.next_step()?)),
             _ => None,

@@ -12,7 +12,7 @@ use super::handles::MappedMemories;
 use super::invite::{DeviceInvitation, invite_readers, zeroed};
 use super::opened::Opened;
 use super::place::Places;
-use super::transfer::exchange;
+use super::transfer::{LIMIT, exchange};
 use crate::base::{Backoff, Deadline, Rank};
 use crate::memory::copy::CopyTable;
 use crate::memory::device::params::{BOARD_WORDS, NONE};
@@ -22,12 +22,9 @@ use crate::memory::device::{
 use crate::plan::Plan;
 use crate::route::LocalFlow;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Bytes from one board to the next.
 const BOARD: u64 = 256;
-/// Limit of waits in kernels, which have none.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// The launches of a rank.
 #[derive(Debug)]
@@ -102,6 +99,7 @@ impl Stages {
             let places: Vec<_> = spans.iter().map(DeviceSpan::place).collect();
             let moves = Moves::lower(table, works, &places, Mover::Kernel { warps })?;
             let flags = Flags { words: BOARD_WORDS, ..Flags::default() };
+            // Its kernels wait for nothing, so the limit does not matter.
             Ok(Some(MoveTable::build(device, moves, &flags, spans, LIMIT, deadline)?))
         };
         let tables = (0..).zip(&boxes).map(build).collect::<Result<_, _>>()?;

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Longest wait of a kernel where `CROSSMESH_TIMEOUT` states none.
-const LIMIT: Duration = Duration::from_secs(600);
+pub(super) const LIMIT: Duration = Duration::from_secs(600);
 /// How long a rank that met a failure waits for the hub's word on who was first.
 const VERDICT: Duration = Duration::from_secs(2);
 /// How long a wait yields before it sleeps: most transfers are over by then, and a sleep lasts longer than small ones.
