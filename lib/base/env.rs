@@ -49,7 +49,7 @@ variables! {
     MAPPED = "CROSSMESH_MAPPED", "auto", "auto|shared|staged", "how private buffers are read inside a domain: auto probes process_vm_readv, shared never uses it for private buffers, staged maps nothing";
     CACHE = "CROSSMESH_CACHE", "crossmesh in the user's cache folder", "path", "folder of compiled GPU kernels and tested GPU links";
     NVRTC = "CROSSMESH_NVRTC", "libnvrtc.so of the system", "path", "run-time compiler of CUDA";
-    PEER_ACCESS = "CROSSMESH_PEER_ACCESS", "tested", "off|tested|trusted", "whether GPUs of a host read from each other in transfers: tested does where a test of their link has passed, off takes all bytes through memory of the host";
+    PEER_ACCESS = "CROSSMESH_PEER_ACCESS", "tested", "off|tested|trusted", "whether GPUs have access to each other's memory: tested where a test of their links has passed, trusted without one; off takes all bytes of transfers through memory of the hosts and refuses channels of collectives; the most careful setting of any rank holds";
     GPU_HANDLES = "CROSSMESH_GPU_HANDLES", "auto", "local|auto|fabric", "by which handles GPUs map each other's memory: auto takes fabric handles between hosts of one NVLink domain, fabric also on one host, local none: bytes between hosts then go through memory of the hosts";
     PAGES = "CROSSMESH_PAGES", "huge", "huge|reserved|small", "pages of the shared memory that tensors lie in: huge makes huge pages (twice the time to allocate), reserved takes those of vm.nr_hugepages first, small uses ordinary pages";
     INTERFACE = "CROSSMESH_INTERFACE", "every address of the host", "interface name or address", "network interface that TCP binds to";

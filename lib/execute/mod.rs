@@ -46,7 +46,7 @@ pub(crate) use agree::{commit, gather};
 pub use budget::{DEFAULT_CHUNK, DEFAULT_STAGING, StagingBudget, StagingShare, first_share};
 pub use engine::Engine;
 pub use error::ExecuteError;
-pub(crate) use gpu::{Agreed, Near, agree_handles, are_near, broken_link};
+pub(crate) use gpu::{Agreed, Near, PeerAccess, agree_handles, are_near, broken_link, peer_access};
 pub use gpu::{LinkFacts, LinkVerdict, MappedMemories, test_links};
 pub use group::{Group, LinkNumbers, Mapped, Peering};
 pub use program::{ProgramSummary, program_summary};

@@ -38,8 +38,14 @@ pub(crate) struct Job {
     expects: Option<&'static str>,
 }
 
-/// Everything through memory of the hosts.
+/// Everything through memory of the hosts; no channels of collectives.
 const OFF: (&str, &str) = ("CROSSMESH_PEER_ACCESS", "off");
+/// Links are not tested.
+const TRUSTED: (&str, &str) = ("CROSSMESH_PEER_ACCESS", "trusted");
+/// No setting.
+const MISSPELT: (&str, &str) = ("CROSSMESH_PEER_ACCESS", "trust");
+/// What the driver that stands in writes over a link does not arrive in order.
+const BROKEN: (&str, &str) = ("STAND_IN_LINKS", "broken");
 /// Two domains, joined by TCP.
 const TWO_DOMAINS: (&str, &str) = ("CROSSMESH_DOMAINS", "2");
 
@@ -131,6 +137,25 @@ impl Job {
         jobs.push(traps(2, &["pairs"]).with(OFF));
         let count = || Self::new(4, "count", &["rows-16MiB", "grid"]);
         jobs.extend([count(), count().with(OFF), count().with(TWO_DOMAINS)]);
+        jobs.extend(Self::channels(machine));
+        jobs
+    }
+
+    /// Channels of collectives, made under each setting of access to peers.
+    fn channels(machine: Machine) -> Vec<Job> {
+        let channels = |cases: &[&str]| Self::new(2, "channels", cases);
+        let mut jobs = vec![
+            channels(&["refused:CROSSMESH_PEER_ACCESS=off, but the GPUs of a channel", "one-gpu"]).with(OFF),
+            channels(&["refused:CROSSMESH_PEER_ACCESS=\"trust\" cannot be used; allowed: off|tested|trusted"])
+                .with(MISSPELT),
+            channels(&["written"]),
+        ];
+        if machine == Machine::StandIn {
+            jobs.push(channels(&["nvlink"]));
+            jobs.push(channels(&["ordered"]).with(BROKEN));
+            jobs.push(channels(&["nvlink"]).with(BROKEN).with(TRUSTED));
+            jobs.push(Self { ranks: 4, ..channels(&["written"]) }.with(FOUR_DEVICES));
+        }
         jobs
     }
 

@@ -11,6 +11,7 @@
 mod access;
 mod case;
 mod cases;
+mod channels;
 mod collective;
 mod counted;
 #[path = "../reshard/elements.rs"]
@@ -58,6 +59,7 @@ fn run_rank(arguments: &[String]) -> ExitCode {
         "move" => cases::run(names, moving::run_case),
         "ways" => cases::run(names, ways::run_case),
         "mixed" => cases::run(names, mixed::run_case),
+        "channels" => cases::run(names, channels::run_case),
         "fabric" => cases::run(names, fabric::run_case),
         "inside" => cases::run(names, inside::run_case),
         "traps" => cases::run(names, trapped::spring_all),

@@ -1,7 +1,8 @@
 // Stands in for the CUDA driver on a machine without one: libcuda.so over memory of the host. In: calls of the driver
 // interface, STAND_IN_DEVICES (2), STAND_IN_FABRIC (the folder through which fabric handles reach other hosts; without it
-// there are none), STAND_IN_IMEX (`refused`: no allocation may have one; `split`: none is imported on another host). Out: what
-// the driver would answer. Guarantee: memory, mappings, descriptors, fabric handles and copies are real, across processes
+// there are none), STAND_IN_IMEX (`refused`: no allocation may have one; `split`: none is imported on another host),
+// STAND_IN_LINKS (`broken`: flags overtake what was written before them; such GPUs have names of their own). Out: what the
+// driver would answer. Guarantee: memory, mappings, descriptors, fabric handles and copies are real, across processes
 // too. Work on streams is done at once, a launch of `pack` or `ordered_writes` included, so that ranks start in one order;
 // on streams with priority it is done late, when their events have been asked for some times; on a stream that was let wait for a
 // word, by a thread, in order. Other kernels are accepted and not run.
@@ -78,7 +79,7 @@ int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
 int cuDeviceGetName(char *name, int size, int device) { return snprintf(name, size, "stand-in %d", device), SUCCESS; }
 int cuDeviceGetPCIBusId(char *name, int size, int device) { return snprintf(name, size, "0000:%02X:00.0", device + 1), SUCCESS; }
 int cuDeviceGetUuid_v2(char *uuid, int device) {
-  memset(uuid, device + 1, 16);
+  memset(uuid, device + (links_are_broken() ? 101 : 1), 16);
   return gethostname(uuid, 12), SUCCESS;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {

@@ -120,10 +120,16 @@ static void run_pack(const struct start *start) {
   }
   if (!sound) start->board[BOARD_FAILED] = epoch;
 }
+static int links_are_broken(void) {
+  const char *state = getenv("STAND_IN_LINKS");
+  return state && strcmp(state, "broken") == 0;
+}
 static void run_ordered(const struct ordered *test) {
   for (u32 epoch = test->first; epoch < test->first + test->rounds; ++epoch) {
     if (test->writes) {
-      for (u32 word = 0; word < test->words; ++word) test->payload[word] = epoch * 0x9e3779b9u + word;
+      // On a broken link the last word would come after the flag, too late for the reader.
+      u32 words = test->words - (u32)links_are_broken();
+      for (u32 word = 0; word < words; ++word) test->payload[word] = epoch * 0x9e3779b9u + word;
       store(test->flag, epoch);
       if (!wait_for(test->ack, 0, epoch, PHASE_CLOSE, test->limit, test->abort, test->verdict)) return;
       continue;

@@ -99,7 +99,12 @@ pub(super) fn check(rig: &mut Rig<'_>, work: &Work) -> Result<u64, BenchError> {
         Work::Calls(chain) => count_wrong(&mut rig.rehearsal, &chain.after()?, chain.call.dtype)?,
         Work::Norms(chain) => chain.count_wrong(&mut rig.rehearsal)?,
     };
-    let all = rig.world.allgather(&mine.to_le_bytes(), deadline()?)?;
+    total(rig.world, mine)
+}
+
+/// The numbers of all ranks, added up.
+pub(super) fn total(world: &Communicator, mine: u64) -> Result<u64, BenchError> {
+    let all = world.allgather(&mine.to_le_bytes(), deadline()?)?;
     Ok(all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).sum())
 }
 

@@ -2,7 +2,9 @@
 //! Guarantee: made collectively; kernels of all types are loaded before the first call, since loading may wait for kernels
 //! that run; the number of a call is counted on the device, so that captured calls and others may alternate.
 
-use super::members::{Member, Placed, expect_equal, expect_near, placed, reach, too_far};
+use super::members::{
+    Member, Placed, expect_access, expect_access_here, expect_equal, expect_near, placed, reach, too_far,
+};
 use super::options::Settled;
 use super::register::{Registered, Rows};
 use super::verdict::error_of;
@@ -10,7 +12,7 @@ use super::{ChannelOptions, CollectiveError};
 use crate::base::{Deadline, Rank};
 use crate::collective::steps::Steps;
 use crate::collective::{Algorithm, Call, Connection, Launch, Table, TableMachine};
-use crate::execute::{Agreed, Group, Near, agree_handles, broken_link, commit, gather};
+use crate::execute::{Agreed, Group, Near, PeerAccess, agree_handles, broken_link, commit, gather};
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
 use crate::memory::device::{
@@ -79,12 +81,14 @@ impl Channel {
     ) -> Result<Self, CollectiveError> {
         commit(group, expect_near(group), deadline)?;
         let members: Vec<Member> = gather(group, &Member::new(device), deadline)?;
+        let access = expect_access(group, &members, deadline)?;
         let near = commit(group, reach(device, &members), deadline)?;
         let near: Vec<(bool, bool)> = gather(group, &near, deadline)?;
         let nvlink = near.iter().all(|&(nvlink, _)| nvlink);
         let agreed = agree_handles(group, Near::Reachable(&group.topology), Some(device), false, deadline)?;
         let agreed = agreed.map_err(|why| too_far(group, why))?;
-        let reached = near.iter().all(|&(_, reached)| reached) && links_are_good(group, device, &agreed, deadline)?;
+        let reached = near.iter().all(|&(_, reached)| reached)
+            && (access == PeerAccess::Trusted || links_are_good(group, device, &agreed, deadline)?);
         let placed = placed(&members, nvlink, reached, options.at_once());
         let settled = options.settle(group.size() as u32, &architecture(placed.capability));
         let settled = commit(group, settled, deadline)?;
@@ -109,6 +113,7 @@ impl Channel {
             return Err(CollectiveError::TooFar { ranks, most: MAX_RANKS, why: "their number does not fit".into() });
         }
         let members: Vec<Member> = devices.iter().map(Member::new).collect();
+        expect_access_here(&members)?;
         let near: Vec<(bool, bool)> = devices.iter().map(|device| reach(device, &members)).collect::<Result<_, _>>()?;
         let nvlink = near.iter().all(|&(nvlink, _)| nvlink);
         let reached = near.iter().all(|&(_, reached)| reached);

@@ -159,6 +159,16 @@ pub enum CollectiveError {
         /// What is in the way.
         why: String,
     },
+    /// GPUs that may not reach into each other's memory.
+    #[error(
+        "{who} has CROSSMESH_PEER_ACCESS=off, but the GPUs of a channel need access to each other's memory: none of its \
+         bytes go through memory of the hosts; unset it on all ranks, or set it to tested (where a link fails its test, \
+         hosts order the calls) or trusted (no test)"
+    )]
+    NoPeerAccess {
+        /// Who forbids it: the first such rank, or this process.
+        who: String,
+    },
     /// Some of the channels of a process alone.
     #[error(
         "{given} of the {ranks} channels of this process were given; they are registered by register_all and formed anew by \

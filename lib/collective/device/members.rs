@@ -4,7 +4,7 @@
 use super::CollectiveError;
 use crate::base::{Deadline, Rank};
 use crate::collective::Connection;
-use crate::execute::{ExecuteError, Group, are_near, gather};
+use crate::execute::{ExecuteError, Group, PeerAccess, are_near, gather, peer_access};
 use crate::memory::device::Device;
 use crate::memory::device::collective::params::MAX_RANKS;
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,38 @@ pub(super) fn expect_near(group: &Group) -> Result<(), CollectiveError> {
     }
 }
 
+/// Whether links between the members' GPUs are tested or trusted; collective. Where they may not be used at all there is no
+/// channel, unless all members are on one GPU.
+pub(super) fn expect_access(
+    group: &Group,
+    members: &[Member],
+    deadline: Deadline,
+) -> Result<PeerAccess, CollectiveError> {
+    if !on_several(members) {
+        return Ok(PeerAccess::Trusted);
+    }
+    match peer_access(group, deadline)? {
+        (PeerAccess::Off, rank) => {
+            let who = format!("rank {rank} on host {}", group.topology.host(rank));
+            Err(CollectiveError::NoPeerAccess { who })
+        }
+        (access, _) => Ok(access),
+    }
+}
+
+/// The same for members of this process alone, whose links are not tested.
+pub(super) fn expect_access_here(members: &[Member]) -> Result<(), CollectiveError> {
+    if on_several(members) && PeerAccess::of_process()? == PeerAccess::Off {
+        return Err(CollectiveError::NoPeerAccess { who: "this process".into() });
+    }
+    Ok(())
+}
+
+/// Whether the members are on more than one GPU.
+fn on_several(members: &[Member]) -> bool {
+    members.iter().any(|member| member.uuid != members[0].uuid)
+}
+
 /// The fields must be the same on all ranks.
 pub(super) fn expect_equal(
     group: &Group,
@@ -139,6 +171,13 @@ mod tests {
         let threads = of(&[member(1, 10), member(2, 10), member(1, 10)]);
         assert_eq!((threads.connection, threads.most_blocks), (Connection::FullNvlink, 66));
         assert_eq!(placed(&[member(1, 10), member(2, 11)], true, true, 3).most_blocks, 44);
+    }
+
+    #[test]
+    fn only_members_on_several_gpus_need_access_to_peers() {
+        assert!(!on_several(&[]));
+        assert!(!on_several(&[member(1, 10), member(1, 11), member(1, 10)]));
+        assert!(on_several(&[member(1, 10), member(1, 11), member(2, 10)]));
     }
 
     #[test]

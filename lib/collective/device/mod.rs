@@ -24,4 +24,4 @@ pub use error::CollectiveError;
 pub use norm::{NormOperands, NormShape};
 pub use operand::Operand;
 pub use options::ChannelOptions;
-pub use rehearsal::{NormOffsets, Rehearsal};
+pub use rehearsal::{NormOffsets, PeerWrite, Rehearsal};

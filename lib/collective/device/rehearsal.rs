@@ -6,7 +6,12 @@ use super::{Channel, CollectiveError, NormOperands, NormShape, Operand};
 use crate::base::{Deadline, Rank};
 use crate::collective::{Call, Kind};
 use crate::memory::Buffer;
-use crate::memory::device::{Capture, DeviceMemory, End, Event, Graph, Rows, Stream};
+use crate::memory::copy::{CopyTable, Placed};
+use crate::memory::device::params::{BOARD_WORDS, NONE};
+use crate::memory::device::{
+    Capture, DeviceMemory, DeviceSpan, End, Event, Flags, Graph, MoveTable, Mover, Moves, PACK_WARPS, PeerMemory,
+    Place, Rows, Stream, Work, uploaded,
+};
 use std::sync::Arc;
 
 /// A channel with a stream and memory for operands, which are named by their offsets.
@@ -18,7 +23,21 @@ pub struct Rehearsal {
     /// Written to push everything else out of the device's cache.
     swept: Arc<DeviceMemory>,
     graph: Option<Graph>,
+    writes: Option<MoveTable>,
     marks: Vec<Event>,
+}
+
+/// Bytes of this rank's operands that a kernel writes into those of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerWrite {
+    /// Whose operands are written.
+    pub peer: Rank,
+    /// First byte of this rank's.
+    pub from: u64,
+    /// First byte of the peer's.
+    pub to: u64,
+    /// How many.
+    pub bytes: u64,
 }
 
 /// Offsets of what the fused call reads and writes, as [`NormOperands`].
@@ -41,7 +60,7 @@ impl Rehearsal {
         let operands = Buffer::on_device(&Arc::new(DeviceMemory::new(&device, bytes.max(1))?));
         let swept = Arc::new(DeviceMemory::new(&device, swept.max(1))?);
         let stream = Arc::new(Stream::new(&device)?);
-        Ok(Self { channel, stream, operands, swept, graph: None, marks: Vec::new() })
+        Ok(Self { channel, stream, operands, swept, graph: None, writes: None, marks: Vec::new() })
     }
 
     /// Its channel.
@@ -107,19 +126,45 @@ impl Rehearsal {
     ) -> Result<(), CollectiveError> {
         let (there, here) = if writes { (to, from) } else { (from, to) };
         let own = self.address(here, bytes)?;
-        let registered = self.channel.registered.last().and_then(|known| known.peers.get(peer.index()));
-        let memory = registered.filter(|memory| there.checked_add(bytes).is_some_and(|end| end <= memory.bytes()));
-        let Some(memory) = memory else {
-            let (kind, operand, device) =
-                (Kind::AllGather, "peer's operand", format!("rank {peer}'s registered memory"));
-            return Err(CollectiveError::OtherMemory { kind, operand, device });
-        };
-        let far = memory.address() + there;
+        let far = self.operands_of(peer, (there, bytes))?.address() + there;
         let (to, from) = if writes { (far, own) } else { (own, far) };
         // SAFETY: this rank's end is memory of this object, the peer's is mapped by the registration, which both keep; bytes
         // that somebody else writes at the same time are wrong and nothing more.
         unsafe { self.stream.copy(to, from, bytes)? };
         Ok(())
+    }
+
+    /// Makes ready what [`write_peers`](Self::write_peers) does, in place of what it did: `writes` into peers' operands, which
+    /// were registered, by one kernel on all of the device, in this order.
+    pub fn prepare_writes(&mut self, writes: &[PeerWrite], deadline: Deadline) -> Result<(), CollectiveError> {
+        let device = self.channel.device().clone();
+        let board = Arc::new(uploaded(&device, &[0; 4 * BOARD_WORDS as usize], deadline)?);
+        let mut spans = vec![DeviceSpan::of_memory(&board), DeviceSpan::of_buffer(&self.operands)];
+        let (mut table, mut works) = (CopyTable::new(), Vec::new());
+        for &PeerWrite { peer, from, to, bytes } in writes {
+            self.address(from, bytes)?;
+            spans.push(DeviceSpan::of_peer(self.operands_of(peer, (to, bytes))?));
+            let (boxes, destination) = (table.len(), spans.len() as u32 - 1);
+            table.push(&[bytes], 1, Placed { offset: from, strides: &[1] }, Placed { offset: to, strides: &[1] })?;
+            let boxes = boxes..table.len();
+            works.push(Work { source: 1, destination, boxes, gate: NONE, report: NONE, local: false });
+        }
+        let places: Vec<Place> = spans.iter().map(DeviceSpan::place).collect();
+        let warps = u64::from(device.properties().multiprocessors * PACK_WARPS);
+        let moves = Moves::lower(&table, &works, &places, Mover::KernelAlone { warps })?;
+        let (flags, limit) = (Flags { words: BOARD_WORDS, ..Flags::default() }, self.channel.settled.limit);
+        // Its kernel waits for nothing, but what is put on the stream still uses the table before.
+        self.stream.synchronize(deadline)?;
+        self.writes = Some(MoveTable::build(&device, moves, &flags, spans, limit, deadline)?);
+        Ok(())
+    }
+
+    /// Puts what was made ready on the stream: one launch. Bytes that a peer uses at the same time are wrong.
+    pub fn write_peers(&mut self) -> Result<(), CollectiveError> {
+        match &self.writes {
+            Some(writes) => Ok(writes.run(&self.stream, false)?),
+            None => Ok(()),
+        }
     }
 
     /// Overwrites the memory that is there for it, so that the device's cache holds nothing else.
@@ -163,6 +208,17 @@ impl Rehearsal {
         let marks = std::mem::take(&mut self.marks);
         let pairs = marks.windows(2).map(|pair| Ok(pair[1].microseconds_since(&pair[0])?));
         pairs.collect()
+    }
+
+    /// The operands of `peer`, which were registered and have `bytes` bytes from `offset` on.
+    fn operands_of(&self, peer: Rank, (offset, bytes): (u64, u64)) -> Result<&PeerMemory, CollectiveError> {
+        let registered = self.channel.registered.last().and_then(|known| known.peers.get(peer.index()));
+        let has = |memory: &&PeerMemory| offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes());
+        registered.filter(has).ok_or_else(|| CollectiveError::OtherMemory {
+            kind: Kind::AllGather,
+            operand: "peer's operand",
+            device: format!("rank {peer}'s registered memory"),
+        })
     }
 
     fn address(&self, offset: u64, bytes: u64) -> Result<u64, CollectiveError> {

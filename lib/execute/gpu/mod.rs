@@ -6,6 +6,7 @@
 //! told apart here, with the reason, and moved by the host's executor through its staging; where that is so between domains
 //! alone, GPUs of a domain still read from each other what came into it.
 
+mod access;
 mod attach;
 mod board;
 mod engine;
@@ -18,6 +19,7 @@ mod shape;
 mod stages;
 mod transfer;
 
+pub(crate) use access::{PeerAccess, peer_access};
 pub use handles::MappedMemories;
 pub(crate) use handles::{Agreed, Near, agree_handles, are_near};
 pub(crate) use links::broken_link;

@@ -6,15 +6,15 @@
 use super::super::agree::{Agreement, commit, gather};
 use super::super::tensors::{LocalTensors, Mappable, MemoryOf};
 use super::super::{ExecuteError, Group, Mapped, Side};
+use super::access::{PeerAccess, peer_access};
 use super::handles::{Agreed, Near, agree_handles, are_near};
 use super::links::broken_link;
 use super::shape::Shape;
-use crate::base::{Deadline, Rank, env};
+use crate::base::{Deadline, Rank};
 use crate::memory::device::{Device, Handles, Kernels, inspect};
 use crate::plan::Manifest;
 use crate::route::RouteKind;
 use crate::topology::Topology;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -65,30 +65,6 @@ impl Way {
     }
 }
 
-/// Whether GPUs read from each other (`CROSSMESH_PEER_ACCESS`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-enum PeerAccess {
-    /// Never.
-    Off,
-    /// Where a test of the link has passed.
-    #[default]
-    Tested,
-    /// Without a test.
-    Trusted,
-}
-
-impl std::str::FromStr for PeerAccess {
-    type Err = ();
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "off" => Ok(Self::Off),
-            "tested" => Ok(Self::Tested),
-            "trusted" => Ok(Self::Trusted),
-            _ => Err(()),
-        }
-    }
-}
-
 /// Looks at all device memory of this rank's tensors, each buffer once, and notes how peers can map it, and where it is.
 pub(crate) fn inspect_tensors(mut local: LocalTensors) -> Result<LocalTensors, ExecuteError> {
     let (mut mappable, mut identities) = ([Mappable::default(); 2], BTreeSet::new());
@@ -125,7 +101,7 @@ pub(crate) fn find_way(
         return Ok(Way::Staged(why));
     }
     let devices: BTreeSet<&[u8; 16]> = agreement.devices.iter().flatten().collect();
-    let access = if devices.len() > 1 { peer_access(group, deadline)? } else { PeerAccess::Trusted };
+    let access = if devices.len() > 1 { peer_access(group, deadline)?.0 } else { PeerAccess::Trusted };
     let apart = why_apart(group, agreement);
     let why = match apart {
         apart if access == PeerAccess::Off => {
@@ -312,14 +288,6 @@ fn why_apart(group: &Group, agreement: &Agreement) -> Option<String> {
     let far = ranks.find(|&rank| is_far(rank))?;
     let (host, other) = (group.topology.host(first), group.topology.host(far));
     Some(format!("ranks {first} on host {host} and {far} on host {other} are in different domains"))
-}
-
-/// The most careful setting of any rank; collective.
-fn peer_access(group: &Group, deadline: Deadline) -> Result<PeerAccess, ExecuteError> {
-    let wanted = env::value::<PeerAccess>(env::PEER_ACCESS).map_err(ExecuteError::from);
-    let wanted = commit(group, wanted.map(Option::unwrap_or_default), deadline)?;
-    let all: Vec<PeerAccess> = gather(group, &wanted, deadline)?;
-    Ok(all.into_iter().min().unwrap_or_default())
 }
 
 #[cfg(test)]

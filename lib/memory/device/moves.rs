@@ -83,6 +83,11 @@ pub enum Mover {
         /// Warps.
         warps: u64,
     },
+    /// The kernel alone.
+    KernelAlone {
+        /// Warps that share the units.
+        warps: u64,
+    },
     /// The copy engine alone.
     Engine,
 }
@@ -113,6 +118,7 @@ impl Moves {
                     ends(copy, places[work.source as usize], places[work.destination as usize])?;
                 let engine = match mover {
                     Mover::Engine => true,
+                    Mover::KernelAlone { .. } => false,
                     Mover::Kernel { .. } => {
                         work.report == NONE && copy.run >= ENGINE_FROM && moves.engine.len() < ENGINE_COPIES
                     }
@@ -194,7 +200,7 @@ impl Moves {
 
 /// Units small enough that every warp has a few, large enough that a warp's loop is full.
 fn unit_bytes(table: &CopyTable, works: &[Work], mover: Mover) -> u64 {
-    let Mover::Kernel { warps } = mover else { return LARGEST_UNIT };
+    let (Mover::Kernel { warps } | Mover::KernelAlone { warps }) = mover else { return LARGEST_UNIT };
     let bytes: u64 = works.iter().flat_map(|work| work.boxes.clone()).map(|index| table.bytes_of(index)).sum();
     // One unit for each warp where that is little work; several where there is much, so that all end together.
     let each = bytes.div_ceil(warps.max(1));
@@ -361,6 +367,10 @@ mod tests {
         assert_eq!(order(units(0..2), units(10..10)), [0, 1]);
     }
 
+    fn unreported(units: Vec<Unit>) -> Vec<Unit> {
+        units.into_iter().map(|unit| Unit { report: NONE, ..unit }).collect()
+    }
+
     #[test]
     fn long_runs_go_to_the_engine_unless_others_wait_for_them() {
         let mut table = CopyTable::new();
@@ -375,5 +385,7 @@ mod tests {
         let awaited = Moves::lower(&table, &work(0), &[place], mover).unwrap();
         assert!(awaited.engine.is_empty() && awaited.bytes() == 3 * ENGINE_FROM + 5);
         assert_eq!(awaited.pieces.iter().map(|piece| piece.width).collect::<Vec<_>>(), [16, 1]);
+        let kernel = Moves::lower(&table, &work(NONE), &[place], Mover::KernelAlone { warps: 2112 }).unwrap();
+        assert_eq!((kernel.engine.len(), kernel.pieces, kernel.units), (0, awaited.pieces, unreported(awaited.units)));
     }
 }
