@@ -50,11 +50,17 @@ fn own_device(world: &Communicator) -> Result<Device, Failure> {
     Ok(Device::open(world.rank().0 % Device::count()?)?)
 }
 
+/// An error with its causes.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 fn refused(world: &Communicator, words: &str) -> Result<Option<String>, Failure> {
     let device = own_device(world)?;
     let error = match world.channel(&device, &options(), patient()) {
         Ok(channel) => return Ok(Some(format!("rank {} has {channel:?}", world.rank()))),
-        Err(error) => error.to_string(),
+        Err(error) => chain(&error),
     };
     let all = world.allgather(error.as_bytes(), deadline())?;
     if !error.contains(words) || all.iter().any(|other| *other != all[0]) {
@@ -63,7 +69,7 @@ fn refused(world: &Communicator, words: &str) -> Result<Option<String>, Failure>
     let devices = (0..Device::count()?).map(Device::open).collect::<Result<Vec<_>, _>>()?;
     match Channel::all(&devices, &options(), patient()) {
         Ok(channels) => Ok(Some(format!("in one process: {channels:?}"))),
-        Err(error) => Ok(Some(error.to_string()).filter(|error| !error.contains(words))),
+        Err(error) => Ok(Some(chain(&error)).filter(|error| !error.contains(words))),
     }
 }
 

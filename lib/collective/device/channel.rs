@@ -72,7 +72,8 @@ struct Own {
 }
 
 impl Channel {
-    /// Makes a channel on `device`; collective over the group, which must be on one host or in one NVLink domain.
+    /// Makes a channel on `device`; collective over the group, which must be on one host or in one NVLink domain, and whose
+    /// GPUs must have access to each other's memory (`CROSSMESH_PEER_ACCESS`).
     pub fn new(
         group: &Group,
         device: &Device,
