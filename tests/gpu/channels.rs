@@ -16,12 +16,16 @@ type Failure = Box<dyn Error>;
 /// Bytes that a rank writes to each other one: no multiple of any access but the narrowest.
 const PART: u64 = 3 * (64 << 10) + 4099;
 
-/// `refused:WORDS`: no channel over several GPUs, with these words; `one-gpu`: channels of ranks on one GPU; `ordered`,
+/// `refused:WORDS`: no channel over several GPUs, with these words, nor in one process; `refused-apart:WORDS`: where ranks have
+/// different settings; `one-gpu`: channels of ranks on one GPU; `ordered`,
 /// `nvlink`: how the ranks of a channel reach each other; `written`: a kernel writes to all peers.
 pub(crate) fn run_case(world: &Communicator, name: &str) -> Result<Outcome, Failure> {
     let (kind, words) = name.split_once(':').unwrap_or((name, ""));
     let wrong = match kind {
-        "refused" => refused(world, words),
+        "refused" => {
+            refused(world, words).and_then(|wrong| if wrong.is_some() { Ok(wrong) } else { refused_here(words) })
+        }
+        "refused-apart" => refused(world, words),
         "one-gpu" => one_gpu(world),
         "ordered" => connected(world, Connection::Ordered),
         "nvlink" => connected(world, Connection::FullNvlink),
@@ -66,6 +70,10 @@ fn refused(world: &Communicator, words: &str) -> Result<Option<String>, Failure>
     if !error.contains(words) || all.iter().any(|other| *other != all[0]) {
         return Ok(Some(error));
     }
+    Ok(None)
+}
+
+fn refused_here(words: &str) -> Result<Option<String>, Failure> {
     let devices = (0..Device::count()?).map(Device::open).collect::<Result<Vec<_>, _>>()?;
     match Channel::all(&devices, &options(), patient()) {
         Ok(channels) => Ok(Some(format!("in one process: {channels:?}"))),

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     kind: &'static str,
     cases: Vec<String>,
     environment: Vec<(&'static str, &'static str)>,
+    /// What rank 1 alone has in its environment.
+    at_rank_1: Option<(&'static str, &'static str)>,
     /// Emulated hosts that its ranks are spread over, and how many fabrics join their GPUs; `None` on this one.
     hosts: Option<(u32, u32)>,
     /// Whether it has a cache of its own, empty.
@@ -53,6 +55,8 @@ const TWO_DOMAINS: (&str, &str) = ("CROSSMESH_DOMAINS", "2");
 const FABRIC: (&str, &str) = ("CROSSMESH_GPU_HANDLES", "fabric");
 /// Several parts of what comes into a domain, though tensors are small.
 const SMALL_CHUNKS: (&str, &str) = ("CROSSMESH_CHUNK", "256");
+/// Runs a rank's program; what is to be set at rank 1 alone comes before it.
+const AT_RANK_1: &str = "[ \"$CROSSMESH_RANK\" != 1 ] || export \"$1\"; shift; exec \"$@\"";
 /// What no job says that is meant to fail.
 const NEVER: [&str; 2] = ["was left waiting", "an error took"];
 /// As many GPUs on each emulated host.
@@ -63,7 +67,8 @@ const EIGHT_DEVICES: (&str, &str) = ("STAND_IN_DEVICES", "8");
 impl Job {
     fn new(ranks: u32, kind: &'static str, cases: &[&str]) -> Self {
         let cases = cases.iter().map(|case| case.to_string()).collect();
-        Self { ranks, kind, cases, environment: Vec::new(), hosts: None, fresh_cache: false, expects: None }
+        let (environment, at_rank_1) = (Vec::new(), None);
+        Self { ranks, kind, cases, environment, at_rank_1, hosts: None, fresh_cache: false, expects: None }
     }
 
     fn with(mut self, variable: (&'static str, &'static str)) -> Self {
@@ -146,6 +151,7 @@ impl Job {
         let channels = |cases: &[&str]| Self::new(2, "channels", cases);
         let mut jobs = vec![
             channels(&["refused:CROSSMESH_PEER_ACCESS=off, but the GPUs of a channel", "one-gpu"]).with(OFF),
+            Self { at_rank_1: Some(OFF), ..channels(&["refused-apart:rank 1 on host"]) },
             channels(&["refused:CROSSMESH_PEER_ACCESS=\"trust\" cannot be used; allowed: off|tested|trusted"])
                 .with(MISSPELT),
             channels(&["written"]),
@@ -225,8 +231,10 @@ impl Job {
         command.args(["-k", "5", &limit.as_secs().to_string()]).arg(command_path());
         command.args(["run", "--starter", "local", "-n", &self.ranks.to_string(), "--prefix", "never", "--"]);
         let this = std::env::current_exe().expect("this binary has a path").display().to_string();
-        let program: Vec<String> =
-            [this, "rank".into(), self.kind.into()].into_iter().chain(self.cases.iter().cloned()).collect();
+        let setting = self.at_rank_1.map(|(name, value)| format!("{name}={value}"));
+        let before = setting.map(|setting| ["sh".into(), "-c".into(), AT_RANK_1.into(), "sh".into(), setting]);
+        let rank = [this, "rank".into(), self.kind.into()];
+        let program: Vec<String> = before.into_iter().flatten().chain(rank).chain(self.cases.iter().cloned()).collect();
         let hosts = self.hosts.map(|(count, fabrics)| (Hosts::new(count), fabrics));
         match &hosts {
             None => command.args(&program),
