@@ -92,8 +92,9 @@ pub(super) fn two_way(world: &Communicator) -> Result<Option<TwoWay>, BenchError
         return Ok(None);
     }
     let (engine_reads, engine_writes) = (engines(&mut rig, false)?, engines(&mut rig, true)?);
-    let kernel_writes = pushes(&mut rig, &chain)?;
-    Ok(Some(TwoWay { engine_reads, engine_writes, kernel_reads: kernels(&mut rig, chain)?, kernel_writes }))
+    // What kernels write would already be what they are to read, so they read first.
+    let (kernel_reads, kernel_writes) = (kernels(&mut rig, &chain)?, pushes(&mut rig, &chain)?);
+    Ok(Some(TwoWay { engine_reads, engine_writes, kernel_reads, kernel_writes }))
 }
 
 /// An all-gather in which each rank reads [`BYTES`] bytes from others.
@@ -153,7 +154,7 @@ fn moved(
     Ok(figures.map_or(0.0, |figures| rate(bytes, figures.p50)))
 }
 
-/// The kernel of transfers, which here writes what kernels read below.
+/// The kernel of transfers: each rank writes to all others the part that they read above.
 fn pushes(rig: &mut Rig<'_>, chain: &Chain) -> Result<f64, BenchError> {
     let writes = writes(chain);
     rig.rehearsal.prepare_writes(&writes, deadline()?)?;
@@ -176,10 +177,10 @@ fn pushes(rig: &mut Rig<'_>, chain: &Chain) -> Result<f64, BenchError> {
     }
 }
 
-fn kernels(rig: &mut Rig<'_>, chain: Chain) -> Result<f64, BenchError> {
+fn kernels(rig: &mut Rig<'_>, chain: &Chain) -> Result<f64, BenchError> {
     let most = rig.rehearsal.channel().most_blocks();
     let bytes = chain.call.count * u64::from(rig.ranks() - 1);
-    let work = Work::Calls(chain);
+    let work = Work::Calls(*chain);
     let mut best = 0f64;
     for launch in launches(Algorithm::OneShotPull, chain.call.count, most, true) {
         if !force(rig, &chain.call, chain.form, &launch)? {
