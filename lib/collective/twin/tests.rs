@@ -10,12 +10,14 @@ const CALLS: u64 = 20;
 /// Steps within which everything is over.
 const MOST_STEPS: usize = 2_000_000;
 
+/// Call of a rank at a place in the sequence.
+type CallOf = fn(usize, u64) -> Option<Call>;
+
 /// What ranks do, and how it ends.
 struct Play {
     ranks: usize,
     rules: Rules,
-    /// Call of a rank at a place in the sequence.
-    call: fn(usize, u64) -> Option<Call>,
+    call: CallOf,
     /// Rank that stops for good, and after how many of its steps.
     dies: Option<(usize, usize)>,
 }
@@ -186,8 +188,7 @@ fn ranks_that_disagree_all_learn_of_it() {
         let protocol = if rank == 1 && sequence == 6 { Protocol::Push } else { Protocol::Lines };
         Some(Call { protocol, words: 3 })
     };
-    let plays: [(usize, fn(usize, u64) -> Option<Call>); 4] =
-        [(3, other_size), (3, other_protocol), (3, other_way), (4, other_way)];
+    let plays: [(usize, CallOf); 4] = [(3, other_size), (3, other_protocol), (3, other_way), (4, other_way)];
     for (ranks, call) in plays {
         for seed in 0..SEEDS {
             let ends = play(&Play { ranks, call, ..RIGHT }, seed);
