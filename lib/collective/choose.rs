@@ -37,8 +37,8 @@ pub struct Situation {
     pub registered: bool,
     /// How GPUs reach each other.
     pub connection: Connection,
-    /// Whether the ranks are two, with a GPU each.
-    pub pair: bool,
+    /// Number of ranks.
+    pub ranks: u32,
     /// Bytes in all that fit the slots of a push.
     pub push_capacity: u64,
     /// The same of a push by lines.
@@ -118,7 +118,7 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
     })
 }
 
-/// Order of trial where no table decides.
+/// Order of trial where no table decides; lines are tried for two ranks alone, since for more nobody has measured them.
 pub const PREFERENCE: [Algorithm; 7] = [
     Algorithm::OneShotPush,
     Algorithm::LinePush,
@@ -132,7 +132,8 @@ pub const PREFERENCE: [Algorithm; 7] = [
 fn first_possible(situation: &Situation, why: &str) -> Choice {
     // The fused call has a block for each row, which words would keep busy for longer.
     let first = (situation.kind == Kind::AllReduceNorm).then_some(Algorithm::LinePush);
-    let mut order = first.into_iter().chain(PREFERENCE);
+    let is_tried = |algorithm| algorithm != Algorithm::LinePush || situation.ranks == 2;
+    let mut order = first.into_iter().chain(PREFERENCE).filter(|&algorithm| is_tried(algorithm));
     let possible = order.find(|&algorithm| obstacle(situation, algorithm).is_none());
     plain(situation, possible.unwrap_or(Algorithm::HostOrdered), why.into())
 }
@@ -169,7 +170,6 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
         Algorithm::LinePush if situation.connection != Connection::FullNvlink => {
             Some("its lines are kept together by NVLink alone".into())
         }
-        Algorithm::LinePush if !situation.pair => Some("it has been proved with two ranks alone, a GPU each".into()),
         Algorithm::LinePush if !matches!(kind, Kind::AllReduce | Kind::AllReduceNorm) => {
             Some("it is an algorithm of all_reduce".into())
         }
@@ -192,6 +192,7 @@ pub fn obstacle(situation: &Situation, algorithm: Algorithm) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::{Launch, TableMachine as Machine};
 
     const SITUATION: Situation = Situation {
         kind: Kind::AllReduce,
@@ -200,7 +201,7 @@ mod tests {
         captured: true,
         registered: false,
         connection: Connection::FullNvlink,
-        pair: true,
+        ranks: 2,
         push_capacity: 1 << 20,
         line_capacity: 8 << 20,
         most_blocks: 132,
@@ -224,9 +225,6 @@ mod tests {
         let choice = choose(&small, Some(&table), None).unwrap();
         assert_eq!(choice.algorithm, Algorithm::TwoShot);
         assert!(choice.reason.contains("its slots hold 100 bytes"), "{}", choice.reason);
-        let several = Situation { pair: false, ..SITUATION };
-        assert!(obstacle(&several, Algorithm::LinePush).unwrap().contains("two ranks"));
-        assert_eq!(obstacle(&SITUATION, Algorithm::LinePush), None);
         let shared = Situation { connection: Connection::Ordered, captured: false, ..SITUATION };
         assert_eq!(choose(&shared, Some(&table), None).unwrap().algorithm, Algorithm::HostOrdered);
         assert_eq!(choose(&SITUATION, None, None).unwrap().algorithm, Algorithm::OneShotPush);
@@ -243,12 +241,51 @@ mod tests {
             ] {
                 for connection in connections {
                     for ranks in [1, 2, 3, 8, 72] {
-                        let (pair, captured) = (ranks == 2, false);
-                        let situation = Situation { kind, bytes, determinism, connection, captured, pair, ..SITUATION };
+                        let captured = false;
+                        let situation =
+                            Situation { kind, bytes, determinism, connection, captured, ranks, ..SITUATION };
                         let table = Table::built_in("sm_100", ranks);
                         let choice = choose(&situation, table.as_ref(), None).unwrap();
                         let obstacle = obstacle(&situation, choice.algorithm);
                         assert!(obstacle.is_none(), "{situation:?}: {choice:?}: {obstacle:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_for_any_number_of_ranks_where_they_are_asked_for() {
+        for ranks in [2, 3, 4, 5, 8, 16, 72] {
+            for kind in [Kind::AllReduce, Kind::AllReduceNorm] {
+                let situation = Situation { kind, ranks, bytes: 4 << 20, ..SITUATION };
+                let forced = choose(&situation, None, Some(Algorithm::LinePush)).unwrap();
+                assert_eq!(forced.algorithm, Algorithm::LinePush, "{ranks} ranks");
+                let launch = Launch { algorithm: Algorithm::LinePush, blocks: 7, threads: 96, registered: false };
+                let machine = Table::built_in("sm_90", 2).unwrap().machine;
+                let tuned = Table::of_launch(Machine { ranks, ..machine }, kind, situation.captured, &launch);
+                let tuned = choose(&situation, Some(&tuned), None).unwrap();
+                assert_eq!((tuned.algorithm, tuned.blocks), (Algorithm::LinePush, 7), "{ranks} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_taken_unasked_by_two_ranks_alone() {
+        let small = Situation { push_capacity: 0, ..SITUATION };
+        let by_lines = |ranks, architecture, kind, captured| {
+            let table = Table::built_in(architecture, ranks);
+            (4..24).any(|power| {
+                let situation = Situation { ranks, kind, captured, bytes: 1 << power, ..small };
+                choose(&situation, table.as_ref(), None).unwrap().algorithm == Algorithm::LinePush
+            })
+        };
+        for architecture in ["sm_80", "sm_90", "sm_100"] {
+            for kind in [Kind::AllReduce, Kind::AllReduceNorm] {
+                for captured in [false, true] {
+                    assert!(by_lines(2, architecture, kind, captured), "{architecture} {kind}");
+                    for ranks in [3, 4, 5, 6, 7, 8, 16, 72] {
+                        assert!(!by_lines(ranks, architecture, kind, captured), "{ranks} ranks, {architecture} {kind}");
                     }
                 }
             }

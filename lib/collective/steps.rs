@@ -121,6 +121,7 @@ mod tests {
     use super::*;
     use crate::collective::ReduceOperation;
     use crate::layout::Dtype;
+    use crate::memory::device::collective::params::{BUNDLE_BYTES, MAX_RANKS};
 
     fn ground(ranks: u32, registered: bool) -> Ground {
         let layout = ChannelLayout::new(ranks, 1 << 16, 100, 1 << 20);
@@ -156,6 +157,19 @@ mod tests {
                         assert!(fits && bytes >= 16, "{ranks} ranks, {call} by {algorithm}: {bytes} bytes");
                     }
                 }
+            }
+        }
+    }
+
+    /// Lanes store and load 128 bytes at once, which memory keeps together where they begin at a multiple of that.
+    #[test]
+    fn slots_of_lines_are_apart_and_begin_at_lines_of_memory() {
+        for ranks in 1..=MAX_RANKS as u32 {
+            for words in [1, 100, 8191] {
+                let layout = ChannelLayout::new(ranks, words, 7, 1000);
+                assert!(layout.lines.is_multiple_of(128), "{ranks} ranks: {layout:?}");
+                let slots = 2 * u64::from(ranks - 1);
+                assert_eq!(layout.staging - layout.lines, slots * 7 * BUNDLE_BYTES, "{ranks} ranks: {layout:?}");
             }
         }
     }

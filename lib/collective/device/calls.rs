@@ -105,7 +105,7 @@ impl Channel {
             captured,
             registered,
             connection: self.placed.connection,
-            pair: self.ranks == 2 && self.placed.alone,
+            ranks: self.ranks,
             push_capacity: match call.kind {
                 Kind::AllGather | Kind::ReduceScatter => self.settled.layout.slot_words * 8 * u64::from(self.ranks),
                 _ => self.settled.layout.slot_words * 8,

@@ -5,8 +5,10 @@ use super::Memory;
 /// How a call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// `reduce_push`, and `reduce_push_lines`, a line of which comes whole as a word does.
+    /// `reduce_push`, and `reduce_push_lines` where the lanes of a warp run together: a line comes whole, as a word does.
     Push,
+    /// `reduce_push_lines` where they run apart: data behind which a fence stands, then the word with the flag.
+    Lines,
     /// `reduce_two_shot` on registered buffers.
     TwoShot,
 }
@@ -23,8 +25,10 @@ pub(crate) struct Call {
 pub(crate) struct Rules {
     /// Slots are used in turn.
     pub(crate) two_parities: bool,
-    /// Flags of a barrier are stored behind a fence.
+    /// Flags of a barrier or a line are stored behind a fence.
     pub(crate) fences: bool,
+    /// The flag of a line is looked at before its data.
+    pub(crate) flags_first: bool,
     /// Slots are cleared when the sequence is a multiple of this; 0: never.
     pub(crate) clean_every: u64,
     /// Bits of a sequence that flags carry.
@@ -34,10 +38,17 @@ pub(crate) struct Rules {
     pub(crate) limit: u64,
 }
 
-impl Default for Rules {
-    fn default() -> Self {
-        Self { two_parities: true, fences: true, clean_every: 4, epoch_bits: 3, look: 8, limit: u64::MAX }
-    }
+impl Rules {
+    /// None is broken.
+    pub(crate) const ALL: Self = Self {
+        two_parities: true,
+        fences: true,
+        flags_first: true,
+        clean_every: 4,
+        epoch_bits: 3,
+        look: 8,
+        limit: u64::MAX,
+    };
 }
 
 /// Where things are in a rank's memory.
@@ -50,6 +61,8 @@ pub(crate) struct Shape {
 const POISON: usize = 0;
 const HEADERS: usize = 4;
 const PHASES: usize = 2;
+/// Words of a line, the last with the flag.
+pub(crate) const LINE: usize = 2;
 
 impl Shape {
     fn header(&self, sequence: u64) -> usize {
@@ -68,9 +81,15 @@ impl Shape {
         1 + HEADERS + self.ranks * (1 + 2 * PHASES) + (parity * self.ranks + source) * self.capacity + word
     }
 
+    /// A word of a line from `source` in the memory of `rank`, which has a slot for each peer.
+    fn line(&self, parity: usize, rank: usize, source: usize, word: usize) -> usize {
+        let peer = if source < rank { source } else { source - 1 };
+        self.slot(2, 0, 0) + (parity * (self.ranks - 1) + peer) * self.capacity + word
+    }
+
     /// Input of the two-shot; the output stands behind it.
     pub(crate) fn input(&self, word: usize) -> usize {
-        self.slot(2, 0, word)
+        self.slot(2, 0, 0) + 2 * (self.ranks - 1) * self.capacity + word
     }
 
     pub(crate) fn output(&self, word: usize) -> usize {
@@ -83,7 +102,7 @@ impl Shape {
 
     /// What cleaning clears: flags and slots.
     fn cleared(&self) -> std::ops::Range<usize> {
-        self.flag(0, 0, 0)..self.slot(2, 0, 0)
+        self.flag(0, 0, 0)..self.input(0)
     }
 }
 
@@ -127,6 +146,8 @@ enum Stage {
     Fill(usize),
     Send(usize, usize),
     Receive(usize, usize),
+    SendLine(usize, usize, usize),
+    TakeLine(usize, usize, usize),
     Tell(usize, usize),
     Await(usize, usize),
     Read(usize, usize),
@@ -146,13 +167,17 @@ pub(crate) struct Machine {
     stage: Stage,
     polls: u64,
     sum: u32,
+    /// Words of a source's line, and of the sum of those before.
+    terms: [u32; LINE],
+    sums: [u32; LINE],
     result: Vec<u32>,
 }
 
 impl Machine {
     pub(crate) fn new(rank: usize, shape: Shape, rules: Rules, call: Call, sequence: u64) -> Self {
         let (stage, result) = (Stage::Poisoned, Vec::new());
-        Self { rank, shape, rules, call, sequence, stage, polls: 0, sum: 0, result }
+        let (terms, sums) = ([0; LINE], [0; LINE]);
+        Self { rank, shape, rules, call, sequence, stage, polls: 0, sum: 0, terms, sums, result }
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -229,6 +254,8 @@ impl Machine {
                 None => self.stage = self.first(),
             },
             Stage::Send(..) | Stage::Receive(..) => return self.push(memory, parity),
+            Stage::SendLine(line, peer, place) => self.send_line(memory, parity, (line, peer, place)),
+            Stage::TakeLine(line, source, place) => return self.take_line(memory, parity, (line, source, place)),
             Stage::End => return Outcome::Done(std::mem::take(&mut self.result)),
             _ => return self.two_shot(memory, parity),
         }
@@ -238,6 +265,7 @@ impl Machine {
     fn first(&self) -> Stage {
         match self.call.protocol {
             Protocol::Push => Stage::Send(0, 0),
+            Protocol::Lines => Stage::SendLine(0, 0, 0),
             Protocol::TwoShot => Stage::Fill(0),
         }
     }
@@ -275,6 +303,75 @@ impl Machine {
             _ => {}
         }
         Outcome::Going
+    }
+
+    fn lines(&self) -> usize {
+        self.call.words.div_ceil(LINE).max(1)
+    }
+
+    /// A line is waited for once the next one is sent.
+    fn turn(&self, line: usize) -> Stage {
+        match line + 1 < self.lines() {
+            true => Stage::SendLine(line + 1, 0, 0),
+            false => Stage::TakeLine(line, 0, 0),
+        }
+    }
+
+    /// Sends a word of a line: those without the flag, then that with it.
+    fn send_line(&mut self, memory: &impl Memory, parity: usize, (line, peer, place): (usize, usize, usize)) {
+        let (rank, word) = (self.rank, line * LINE + place);
+        self.stage = match self.next_peer(peer) {
+            Some(peer) if place < LINE => {
+                let data = u64::from(value(rank, self.sequence, word));
+                let is_last = place == LINE - 1;
+                if is_last && self.rules.fences {
+                    memory.fence(rank);
+                }
+                let flag = if is_last { u64::from(self.flag()) << 32 } else { 0 };
+                memory.store(peer, self.shape.line(parity, peer, rank, word), flag | data);
+                Stage::SendLine(line, peer, place + 1)
+            }
+            Some(peer) => Stage::SendLine(line, peer + 1, 0),
+            None if line == 0 => self.turn(0),
+            None => Stage::TakeLine(line - 1, 0, 0),
+        };
+    }
+
+    /// Takes a word of a line: that with the flag, then the others.
+    fn take_line(
+        &mut self,
+        memory: &impl Memory,
+        parity: usize,
+        (line, source, place): (usize, usize, usize),
+    ) -> Outcome {
+        let (rank, shape, flag) = (self.rank, self.shape, u64::from(self.flag()));
+        if source == shape.ranks {
+            let words = (line * LINE..self.call.words).len().min(LINE);
+            self.result.extend_from_slice(&self.sums[..words]);
+            self.stage = if line + 1 < self.lines() { self.turn(line + 1) } else { Stage::End };
+            return Outcome::Going;
+        }
+        if place == LINE {
+            for (sum, &term) in self.sums.iter_mut().zip(&self.terms) {
+                *sum = if source == 0 { term } else { combine(*sum, term) };
+            }
+            self.stage = Stage::TakeLine(line, source + 1, 0);
+            return Outcome::Going;
+        }
+        let at = if self.rules.flags_first { (place + LINE - 1) % LINE } else { place };
+        let (word, is_last, then) = (line * LINE + at, at == LINE - 1, Stage::TakeLine(line, source, place + 1));
+        let found = match source == rank {
+            true => flag << 32 | u64::from(value(rank, self.sequence, word)),
+            false => memory.load(rank, shape.line(parity, rank, source, word)),
+        };
+        self.terms[at] = found as u32;
+        let came = !is_last || found >> 32 == flag;
+        if is_last && came {
+            memory.fence(rank);
+        }
+        // All of a line is looked at anew.
+        self.stage = Stage::TakeLine(line, source, 0);
+        self.awaited(memory, source, came, then)
     }
 
     /// Enter, reduce the shard from all inputs into all outputs, leave.

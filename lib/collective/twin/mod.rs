@@ -1,7 +1,7 @@
 //! The protocols of the kernels, run by threads of the host.
 //!
 //! In: the calls of a rank, memory of all ranks. Out: the same waits, stores and verdicts as in `kernels/channel.cuh`,
-//! `push.cuh` and `pull.cuh`, one memory access in a step. Guarantee: a machine touches memory only through [`Memory`], so
+//! `push.cuh`, `push_lines.cuh` and `pull.cuh`, one memory access in a step. Guarantee: a machine touches memory only through [`Memory`], so
 //! that a model checker, or a network that delays and reorders, can be put beneath it.
 //!
 //! What is the same: flags made of a fingerprint and an epoch, two parities, headers of the last calls, poison, cleaning,

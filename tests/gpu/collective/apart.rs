@@ -6,7 +6,7 @@ use super::trial::{Trial, all_of};
 use crate::access::{put, take, take_first};
 use crate::moving::deadline;
 use crate::results::Outcome;
-use crossmesh::collective::{Kind, ReduceOperation};
+use crossmesh::collective::{Algorithm, Connection, Kind, ReduceOperation};
 use crossmesh::comm::{Buffer, Channel, ChannelOptions, Communicator, Device, DeviceMemory, Stream, WorldOptions};
 use crossmesh::layout::Dtype;
 use crossmesh::memory::device::Capture;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 type Failure = Box<dyn Error>;
 
 /// Cases of two ranks, a GPU each.
-pub(crate) const NAMES: [&str; 8] =
-    ["matrix", "registered", "graph", "patterns", "other-size", "other-type", "absent", "communicator"];
-/// Cases of ranks that share GPUs.
-pub(crate) const SHARED: [&str; 1] = ["matrix"];
+pub(crate) const NAMES: [&str; 9] =
+    ["matrix", "registered", "lines", "graph", "patterns", "other-size", "other-type", "absent", "communicator"];
+/// Cases of more ranks, which share GPUs where there are not so many.
+pub(crate) const SHARED: [&str; 2] = ["matrix", "lines"];
 
 const ROOM: u64 = 8 << 20;
 /// Longest wait of a kernel where one is meant to end so.
@@ -47,7 +47,13 @@ pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
 
 fn options(name: &str) -> ChannelOptions {
     let fails = ["other-size", "other-type", "absent"].contains(&name);
-    ChannelOptions { limit: fails.then_some(LIMIT), ..ChannelOptions::default() }
+    let by_lines = name == "lines";
+    ChannelOptions {
+        limit: fails.then_some(LIMIT),
+        algorithm: by_lines.then_some(Algorithm::LinePush),
+        line_bytes: by_lines.then_some(ROOM / 2),
+        ..ChannelOptions::default()
+    }
 }
 
 /// What a rank works with.
@@ -97,6 +103,7 @@ fn run_case(mut here: Rank<'_>, name: &str) -> Result<Option<String>, Failure> {
             here.channel.register(&buffer, deadline())?;
             matrix(&mut here)
         }
+        "lines" => lines(&mut here),
         "graph" => graph(&mut here),
         "patterns" => patterns(&mut here),
         "communicator" => communicator(&here),
@@ -112,6 +119,25 @@ fn matrix(here: &mut Rank<'_>) -> Result<Option<String>, Failure> {
         let trials = all_of(count, count + 7).into_iter().filter(|trial| trial.room(ranks) <= ROOM);
         // Hosts order each call of ranks that share a GPU, which takes its time.
         for trial in trials.step_by(if ranks > 2 { 5 } else { 1 }) {
+            if let Some(wrong) = here.make(&trial)? {
+                return Ok(Some(wrong));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// All-reduces by lines, one process on each GPU; processes that share one are refused.
+fn lines(here: &mut Rank<'_>) -> Result<Option<String>, Failure> {
+    if here.channel.connection() == Connection::Ordered {
+        let refused = call(&mut here.channel, &here.stream, &sum(4096, 1), &here.buffer);
+        return Ok(match refused {
+            Err(error) if error.to_string().contains("shared by processes") => None,
+            other => Some(format!("lines on a shared GPU: {other:?}")),
+        });
+    }
+    for count in [0, 1, 59, 1027, 70_001, 400_001] {
+        for trial in all_of(count, count + 9).into_iter().filter(|trial| trial.kind == Kind::AllReduce) {
             if let Some(wrong) = here.make(&trial)? {
                 return Ok(Some(wrong));
             }

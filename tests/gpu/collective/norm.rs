@@ -44,7 +44,11 @@ pub(crate) fn wrong(
         for (buffer, bytes) in buffers.iter().zip([input, &residual, &weight]) {
             put(buffer, bytes);
         }
-        ends.push((Stream::new(device)?, buffers));
+        let stream = Stream::new(device)?;
+        // A stream's first use may wait for kernels of others on its device.
+        stream.clear(&Arc::new(DeviceMemory::new(device, 16)?))?;
+        stream.synchronize(deadline())?;
+        ends.push((stream, buffers));
     }
     for (channel, (stream, buffers)) in channels.iter_mut().zip(&ends) {
         let [input, residual, weight, output] = buffers.each_ref().map(Operand::from);
