@@ -65,6 +65,12 @@ __device__ __noinline__ void move_rows(Side source, Side destination, u32 run, u
   }
 }
 
+// Unit `number`, if there is one.
+__device__ __forceinline__ Unit read_unit(const Start &start, u32 number) {
+  if (number >= start.unit_count) return Unit{0, 0, 0, NONE, NONE};
+  return start.units[number];
+}
+
 __device__ __forceinline__ void move_unit(const Start &start, const Unit &unit) {
   const Piece &piece = start.pieces[unit.piece];
   u32 plane = unit.first / piece.rows;
@@ -109,27 +115,33 @@ __device__ __forceinline__ bool pass_gate(const Start &start, u32 gate, u32 epoc
   return __shfl_sync(0xffffffffu, open, 0);
 }
 
-__device__ bool move_units(const Start &start, u32 epoch) {
+// The first unit of a warp: neighbouring units go to different multiprocessors.
+__device__ __forceinline__ u32 first_unit() { return threadIdx.x / WARP * gridDim.x + blockIdx.x; }
+
+// Moves this warp's units; `unit` is the first.
+__device__ bool move_units(const Start &start, Unit unit, u32 epoch) {
   u32 lane = threadIdx.x % WARP;
-  // Neighbouring units go to different multiprocessors.
-  u32 warp = threadIdx.x / WARP * gridDim.x + blockIdx.x;
   u32 warps = gridDim.x * (THREADS / WARP);
   u32 passed = NONE;
-  for (u32 number = warp; number < start.unit_count; number += warps) {
-    Unit unit = start.units[number];
+  for (u32 number = first_unit(); number < start.unit_count;) {
+    u32 report = unit.report;
     if (unit.gate != passed) {
       if (unit.gate != NONE && !pass_gate(start, unit.gate, epoch, lane)) return false;
       passed = unit.gate;
     }
     move_unit(start, unit);
-    if (unit.report != NONE) {
+    number += warps;
+    unit = read_unit(start, number);
+    if (report != NONE) {
       __syncwarp();
-      if (lane == 0) report_unit(start, unit.report, epoch);
+      if (lane == 0) report_unit(start, report, epoch);
     }
   }
   return true;
 }
 
+// Tells peers. A release store orders all that this thread saw before it: what earlier launches and, behind a barrier, other
+// threads did.
 __device__ void tell(const Start &start, u32 first, u32 count, u32 epoch) {
   for (u32 target = threadIdx.x; target < count; target += THREADS) {
     store_release_system_32((u32 *)start.targets[first + target], epoch);
@@ -151,15 +163,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_
   u32 epoch = load_relaxed_device_32(start.board + BOARD_EPOCH) + 1;
   // 0 is what fresh words hold.
   if (epoch == 0) epoch = 1;
-  if (blockIdx.x == 0 && (start.phases & PHASE_OPEN)) {
-    fence_acquire_release_system();
-    tell(start, start.open_first, start.open_count, epoch);
-  }
+  if (blockIdx.x == 0 && (start.phases & PHASE_OPEN)) tell(start, start.open_first, start.open_count, epoch);
+  // What this warp moves first is read while it waits.
+  Unit unit = read_unit(start, first_unit());
   bool sound = load_relaxed_device_32(start.board + BOARD_FAILED) != epoch;
   if (sound && (start.phases & PHASE_AWAIT)) {
     sound = wait_for_all(start, start.await_first, start.await_count, epoch, PHASE_AWAIT);
   }
-  if (sound && (start.phases & PHASE_MOVE)) sound = move_units(start, epoch);
+  if (sound && (start.phases & PHASE_MOVE)) sound = move_units(start, unit, epoch);
   if (!(start.phases & PHASE_CLOSE)) return;
   // The last block to come here closes: everything that this rank reads has been read. The barrier orders a block's
   // threads before its count, the counts order the blocks before the last, whose stores release all of it.
@@ -171,7 +182,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_
   if (!is_last) return;
   sound = load_relaxed_device_32(start.board + BOARD_FAILED) != epoch;
   if (sound) {
-    fence_acquire_release_system();
     tell(start, start.close_first, start.close_count, epoch);
     sound = wait_for_all(start, start.leave_first, start.leave_count, epoch, PHASE_CLOSE);
   }
