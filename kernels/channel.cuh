@@ -199,8 +199,11 @@ __device__ __noinline__ bool clean(const Call &call, u64 sequence) {
 
 // What stands before this call in the stream has ended, once this returns.
 __device__ __forceinline__ void enter_stream(const Call &call) {
+  // Read here, so that the last line of the parameters is there once the wait is over.
+  u32 parts = call.parts;
+  compute_now(parts);
   wait_for_prerequisites();
-  if (call.parts & PART_FOLLOWED) launch_dependents();
+  if (parts & PART_FOLLOWED) launch_dependents();
 }
 
 // The block has heard of this call from each peer's block of the same number, so that those it waits for are resident.
