@@ -17,7 +17,7 @@ struct Turn {
   u64 sequence;
   u32 flag;
   u32 parity;
-  u32 poison;
+  u32 poison;  // known to the first thread of a block
   bool sound;  // nothing that this thread knows of went wrong
 };
 
@@ -216,7 +216,7 @@ __device__ __forceinline__ Turn begin(const Call &call) {
   u64 base = own_base(call);
   Turn turn;
   turn.sequence = load_volatile_64(base + AT_SEQUENCES + 8 * blockIdx.x) + 1;
-  turn.poison = load_volatile_32(base + AT_POISON);
+  turn.poison = threadIdx.x == 0 ? load_volatile_32(base + AT_POISON) : 0;
   turn.flag = call.fingerprint << EPOCH_BITS | ((u32)turn.sequence & ((1u << EPOCH_BITS) - 1));
   turn.parity = (u32)turn.sequence & 1;
   turn.sound = true;
@@ -232,13 +232,14 @@ __device__ __forceinline__ Turn begin(const Call &call) {
 // they wait for anything.
 __device__ __forceinline__ void announce(const Call &call, Turn &turn) {
   if (blockIdx.x == 0 && threadIdx.x == 0) write_header(call, turn.sequence);
-  __syncthreads();
+  bool poisoned = __syncthreads_or(turn.poison != 0);
   u64 *sequences = (u64 *)(own_base(call) + AT_SEQUENCES);
   for (u32 block = blockIdx.x + gridDim.x * threadIdx.x; block < MAX_BLOCKS; block += gridDim.x * blockDim.x) {
     sequences[block] = turn.sequence;
   }
-  if (turn.poison == 0) return;
+  if (!poisoned) return;
   turn.sound = false;
+  if (turn.poison == 0) return;
   Wait wait = {call.channel.rank, WAIT_START, turn.flag};
   give_up_poisoned(call, turn.sequence, wait, turn.poison);
 }

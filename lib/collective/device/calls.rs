@@ -231,11 +231,7 @@ impl Channel {
         };
         let element = element(call.dtype).unwrap_or(Element::U8);
         let launch = Launch { algorithm, blocks, threads, registered };
-        let repeats = (!captured).then_some(self.repeated.len());
-        if !captured {
-            self.repeated.push(None);
-        }
-        let planned = Planned { launch, steps: steps(call, element, algorithm, &ground), repeats };
+        let planned = Planned { launch, steps: steps(call, element, algorithm, &ground) };
         self.known.insert(shape, planned);
         Ok(planned)
     }
@@ -248,7 +244,7 @@ impl Channel {
     /// # Safety
     /// As [`all_reduce`](Self::all_reduce).
     unsafe fn launch_all(
-        &mut self,
+        &self,
         stream: &Stream,
         call: &Call,
         planned: &Planned,
@@ -271,7 +267,7 @@ impl Channel {
     /// # Safety
     /// As [`all_reduce`](Self::all_reduce).
     pub(super) unsafe fn launch(
-        &mut self,
+        &self,
         stream: &Stream,
         call: &Call,
         planned: &Planned,
@@ -280,14 +276,13 @@ impl Channel {
     ) -> Result<(), CollectiveError> {
         let Some(kernel) = planned.steps.kernel else { return Ok(()) };
         let element = element(call.dtype).unwrap_or(Element::U8);
-        let parameters = self.parameters(call, planned, places, (first, count));
         let Some(kernels) = self.kernels.get(&element) else { return Ok(()) };
-        let repeated = planned.repeats.and_then(|number| self.repeated.get_mut(number));
+        let parameters = self.parameters(call, planned, places, (first, count));
         let Launch { blocks, threads, .. } = planned.launch;
         let grid = Grid { blocks: blocks.into(), threads: threads.into() };
         // SAFETY: the caller's promise; the channel's memory lives as long as it; no more blocks were chosen than are
         // resident beside those of other ranks of the device.
-        unsafe { kernels.launch(stream, kernel, &parameters, grid, repeated)? };
+        unsafe { kernels.launch(stream, kernel, &parameters, grid)? };
         Ok(())
     }
 

@@ -14,8 +14,7 @@ use crate::execute::{Agreed, Group, Near, agree_handles, broken_link, commit, ga
 use crate::memory::device::collective::params::{Element, MAX_RANKS};
 use crate::memory::device::collective::{ChannelEnd, CollectiveKernels};
 use crate::memory::device::{
-    Device, DeviceMemory, DeviceSpan, Driver, Handles, KernelGraph, PeerMemory, SharedBuffer, SharedHandle, Stream,
-    share,
+    Device, DeviceMemory, DeviceSpan, Driver, Handles, PeerMemory, SharedBuffer, SharedHandle, Stream, share,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -37,8 +36,6 @@ pub struct Channel {
     pub(super) registered: Vec<Registered>,
     /// How each call that was made runs.
     pub(super) known: HashMap<Shape, Planned>,
-    /// Launches of calls that are not captured, by their number in what is known.
-    pub(super) repeated: Vec<Option<KernelGraph>>,
     /// Stream of the first call.
     pub(super) stream: Option<usize>,
     /// Calls that hosts have ordered.
@@ -62,8 +59,6 @@ pub(super) struct Shape {
 pub(super) struct Planned {
     pub(super) launch: Launch,
     pub(super) steps: Steps,
-    /// Number of the launch that it repeats, where it is not captured.
-    pub(super) repeats: Option<usize>,
 }
 
 /// What a rank has before it knows the others' memory.
@@ -161,7 +156,6 @@ impl Channel {
             handles: Handles::Local,
             registered: Vec::new(),
             known: HashMap::new(),
-            repeated: Vec::new(),
             stream: None,
             ordered: 0,
             own_stream: own.stream,
@@ -221,18 +215,13 @@ impl Channel {
     /// next call. An algorithm that was forced goes before it.
     pub fn use_table(&mut self, table: Option<Table>) {
         self.settled.table = table;
-        self.forget();
-    }
-
-    fn forget(&mut self) {
         self.known.clear();
-        self.repeated.clear();
     }
 
     /// Lets `algorithm` run every call from now on, or the table decide; as [`use_table`](Self::use_table).
     pub fn use_algorithm(&mut self, algorithm: Option<Algorithm>) {
         self.settled.algorithm = algorithm;
-        self.forget();
+        self.known.clear();
     }
 
     /// Most blocks of a launch.
@@ -265,7 +254,6 @@ impl Channel {
         group.barrier(deadline)?;
         let renewed = self.end.renew(&self.own_stream, deadline).map_err(CollectiveError::from);
         self.stream = None;
-        self.forget();
         commit(&group, renewed, deadline)
     }
 
@@ -274,7 +262,6 @@ impl Channel {
         for channel in channels {
             channel.end.renew(&channel.own_stream, deadline)?;
             channel.stream = None;
-            channel.forget();
         }
         Ok(())
     }

@@ -9,13 +9,11 @@ use crate::collective::call::{Call, Kind, with_operands};
 use crate::collective::{Algorithm, ReduceOperation, element};
 use crate::layout::Dtype;
 use crate::memory::device::Stream;
+use crate::memory::device::collective::Grid;
 use crate::memory::device::collective::params::{BUNDLE_PIECES, ChannelLayout, NormCall, PART_FOLLOWED};
-use crate::memory::device::collective::{CollectiveKernels, Grid};
 
 /// Words of a bundle that travels as words.
 const BUNDLE_WORDS: u64 = 2 * BUNDLE_PIECES;
-use std::sync::Arc;
-
 /// Most threads of a block of the fused kernel, by lines and by words.
 const MOST_THREADS: u32 = 576;
 const MOST_THREADS_OF_WORDS: u32 = 512;
@@ -148,12 +146,8 @@ impl Channel {
         if !self.are_few(u64::from(grid.blocks) * u64::from(grid.threads)) {
             norm.call.parts &= !PART_FOLLOWED;
         }
-        let repeated = planned.repeats.and_then(|number| self.repeated.get_mut(number));
-        let launch = |kernels: &Arc<CollectiveKernels>| {
-            // SAFETY: the caller's promise; one block for each multiprocessor at most is resident.
-            unsafe { kernels.launch_norm(stream, &norm, grid, lines, repeated) }
-        };
-        let launched = kernels.map(launch).transpose()?;
+        // SAFETY: the caller's promise; one block for each multiprocessor at most is resident.
+        let launched = kernels.map(|kernels| unsafe { kernels.launch_norm(stream, &norm, grid, lines) }).transpose()?;
         match launched {
             Some(true) => Ok(()),
             _ => Err(CollectiveError::NoFusedKernel { what: format!("{dtype}") }),

@@ -5,7 +5,7 @@ use super::error::DeviceError;
 use super::gpu::Device;
 use super::kernels::Function;
 use super::stream::Stream;
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
+use cudarc::driver::sys::{self, CUgraph, CUgraphExec};
 use std::ffi::c_void;
 use std::fmt;
 
@@ -103,30 +103,15 @@ impl Drop for Graph {
     }
 }
 
-/// A kernel that is launched again and again on streams of one priority: a graph of one node, which costs the host half as
-/// much as a launch and reaches the device sooner.
-#[derive(Debug)]
-pub struct KernelGraph {
-    graph: Graph,
-    node: Node,
-    priority: i32,
-    function: Function,
-    grid: (u32, u32),
-    /// What the kernel takes.
-    argument: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Node(CUgraphNode);
-
-// SAFETY: handles may be used from any thread; whoever changes a graph has it for himself.
+// SAFETY: handles may be used from any thread.
 unsafe impl Send for Graph {}
 // SAFETY: launches are calls of the driver, which locks.
 unsafe impl Sync for Graph {}
-// SAFETY: as above.
-unsafe impl Send for Node {}
-// SAFETY: as above.
-unsafe impl Sync for Node {}
+
+/// A launch that is repeated on streams without priority: a graph of one kernel, which costs the host half as much as a launch
+/// and reaches the device sooner. Made where no kernel of the job waits, since making it may wait for the device.
+#[derive(Debug)]
+pub(super) struct KernelGraph(Graph);
 
 impl KernelGraph {
     /// A launch of `grid` (blocks, threads) with one argument.
@@ -136,61 +121,44 @@ impl KernelGraph {
     pub(super) unsafe fn new(
         device: &Device,
         function: Function,
-        grid: (u32, u32),
+        (blocks, threads): (u32, u32),
         argument: &[u8],
-        priority: i32,
     ) -> Result<Self, DeviceError> {
+        let stream = Stream::new(device)?;
         let _current = device.enter()?;
-        let mut graph =
-            Graph { graph: std::ptr::null_mut(), executable: std::ptr::null_mut(), device: Some(device.clone()) };
+        let nothing = std::ptr::null_mut();
+        let mut graph = Graph { graph: nothing, executable: std::ptr::null_mut(), device: Some(device.clone()) };
         // SAFETY: the pointer is to a live handle.
         device.check("cuGraphCreate", unsafe { sys::cuGraphCreate(&mut graph.graph, 0) })?;
-        let mut kernel = [argument.as_ptr() as *mut c_void];
-        let parameters = parameters(function, grid, &mut kernel);
-        let mut node = std::ptr::null_mut();
-        // SAFETY: the graph was made just now; the driver copies the argument, whose size it knows from the function.
-        let result = unsafe { sys::cuGraphAddKernelNode_v2(&mut node, graph.graph, std::ptr::null(), 0, &parameters) };
-        device.check("cuGraphAddKernelNode", result)?;
-        let value = sys::CUlaunchAttributeValue { priority };
-        // SAFETY: a node of this graph; the pointer is to a live value.
-        let result = unsafe {
-            let attribute = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
-            sys::cuGraphKernelNodeSetAttribute(node, attribute, &value)
+        let mut arguments = [argument.as_ptr() as *mut c_void];
+        let node = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: function.0,
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            kernelParams: arguments.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
         };
-        device.check("cuGraphKernelNodeSetAttribute", result)?;
+        let mut place = std::ptr::null_mut();
+        // SAFETY: the graph was made just now; the driver copies the argument, whose size it knows from the function.
+        let result = unsafe { sys::cuGraphAddKernelNode_v2(&mut place, graph.graph, std::ptr::null(), 0, &node) };
+        device.check("cuGraphAddKernelNode", result)?;
         graph.instantiate(device)?;
-        Ok(Self { graph, node: Node(node), priority, function, grid, argument: argument.to_vec() })
+        // SAFETY: instantiated just now; the stream is live, and what is on it goes on when it is dropped.
+        let result = unsafe { sys::cuGraphUpload(graph.executable, stream.handle()) };
+        device.check("cuGraphUpload", result)?;
+        Ok(Self(graph))
     }
 
-    /// Whether launches on `stream` have its priority there.
+    /// Whether it may be launched on `stream`: a graph's kernel has its own priority, not the stream's.
     pub(super) fn suits(&self, stream: &Stream) -> Result<bool, DeviceError> {
-        Ok(stream.priority()? == self.priority)
-    }
-
-    /// What the next launches do, where it is something else.
-    ///
-    /// # Safety
-    /// As [`new`](Self::new).
-    pub(super) unsafe fn set(
-        &mut self,
-        function: Function,
-        grid: (u32, u32),
-        argument: &[u8],
-    ) -> Result<(), DeviceError> {
-        if self.function == function && self.grid == grid && self.argument == argument {
-            return Ok(());
-        }
-        let Some(device) = &self.graph.device else { return Ok(()) };
-        let _current = device.enter()?;
-        let mut kernel = [argument.as_ptr() as *mut c_void];
-        let parameters = parameters(function, grid, &mut kernel);
-        // SAFETY: a node of this graph; launches under way keep what they were given.
-        let result = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.graph.executable, self.node.0, &parameters) };
-        device.check("cuGraphExecKernelNodeSetParams", result)?;
-        (self.function, self.grid) = (function, grid);
-        self.argument.clear();
-        self.argument.extend_from_slice(argument);
-        Ok(())
+        Ok(stream.priority()? == 0)
     }
 
     /// Puts the kernel on `stream`.
@@ -198,27 +166,6 @@ impl KernelGraph {
     /// # Safety
     /// All that the argument points to must be mapped until it has run.
     pub(super) unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
-        self.graph.launch(stream)
-    }
-}
-
-fn parameters(
-    function: Function,
-    (blocks, threads): (u32, u32),
-    arguments: &mut [*mut c_void; 1],
-) -> sys::CUDA_KERNEL_NODE_PARAMS {
-    sys::CUDA_KERNEL_NODE_PARAMS {
-        func: function.0,
-        gridDimX: blocks,
-        gridDimY: 1,
-        gridDimZ: 1,
-        blockDimX: threads,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: 0,
-        kernelParams: arguments.as_mut_ptr(),
-        extra: std::ptr::null_mut(),
-        kern: std::ptr::null_mut(),
-        ctx: std::ptr::null_mut(),
+        self.0.launch(stream)
     }
 }

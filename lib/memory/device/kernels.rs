@@ -36,7 +36,7 @@ pub struct Kernels {
     ordered_writes: Function,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Function(pub(super) CUfunction);
 
 // SAFETY: a function handle may be used from any thread; the driver locks.
@@ -83,9 +83,7 @@ impl Kernels {
     pub(super) fn repeated_pack(&self, start: &Start, blocks: u32) -> Result<KernelGraph, DeviceError> {
         let blocks = blocks.clamp(1, self.device.properties().multiprocessors.max(1));
         // SAFETY: the kernel takes this structure.
-        unsafe {
-            KernelGraph::new(&self.device, self.pack, (blocks, PACK_THREADS), raw(std::slice::from_ref(start)), 0)
-        }
+        unsafe { KernelGraph::new(&self.device, self.pack, (blocks, PACK_THREADS), raw(std::slice::from_ref(start))) }
     }
 
     /// Adds the digest of a box to the 64-bit number at `sum`.

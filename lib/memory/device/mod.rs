@@ -35,7 +35,7 @@ pub use driver::Driver;
 pub use error::DeviceError;
 pub use gate::StreamGate;
 pub use gpu::{Device, DeviceProperties};
-pub use graph::{Capture, Graph, KernelGraph};
+pub use graph::{Capture, Graph};
 pub use inspect::{Inspected, Origin, inspect};
 pub use kernels::{KERNELS, Kernels, PACK_WARPS};
 pub use link::LinkEnd;

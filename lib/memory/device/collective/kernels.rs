@@ -6,10 +6,8 @@ use super::params::{BUNDLE_PIECES, Call, Element, NormCall, PART_EARLY};
 use crate::memory::device::cache::machine_code;
 use crate::memory::device::error::DeviceError;
 use crate::memory::device::gpu::Device;
-use crate::memory::device::graph::KernelGraph;
 use crate::memory::device::kernels::{Function, module};
 use crate::memory::device::stream::Stream;
-use crate::memory::device::table::{Plain, raw};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -163,8 +161,7 @@ impl CollectiveKernels {
         Ok(Self { device: device.clone(), element, functions, pairs, norms })
     }
 
-    /// Launches `kernel`, after whatever `stream` has; as one that is `repeated`, always on this stream, it is a graph's, which
-    /// costs the host less.
+    /// Launches `kernel`, after whatever `stream` has.
     ///
     /// # Safety
     /// All addresses of the call must be mapped until it has run, on all ranks; input and output must have the bytes that
@@ -175,15 +172,15 @@ impl CollectiveKernels {
         kernel: CollectiveKernel,
         call: &Call,
         grid: Grid,
-        repeated: Option<&mut Option<KernelGraph>>,
     ) -> Result<(), DeviceError> {
+        let argument = (&raw const *call) as *mut c_void;
         let function = match kernel {
             CollectiveKernel::ReducePush if is_a_word_each(call, grid) => self.pairs[0],
             CollectiveKernel::ReducePushLines if is_whole_pair(call) => self.pairs[1],
             _ => self.functions[kernel as usize],
         };
         // SAFETY: the kernel takes this structure; its addresses are the caller's promise.
-        unsafe { self.launch_one(stream, kernel.name(), function, (call, call.parts), grid, repeated) }
+        unsafe { self.launch_one(stream, kernel.name(), function, argument, grid, call.parts) }
     }
 
     /// Launches the fused all-reduce, residual addition and RMSNorm, by lines or by words; `false`: there is none for this
@@ -197,7 +194,6 @@ impl CollectiveKernels {
         call: &NormCall,
         grid: Grid,
         lines: bool,
-        repeated: Option<&mut Option<KernelGraph>>,
     ) -> Result<bool, DeviceError> {
         let kind = match lines {
             true if is_norm_pair(call, grid) => 0,
@@ -205,37 +201,23 @@ impl CollectiveKernels {
             false => 2,
         };
         let Some(&norm) = self.norms.get(kind) else { return Ok(false) };
+        let argument = (&raw const *call) as *mut c_void;
         // SAFETY: as above.
-        unsafe { self.launch_one(stream, NORMS[kind], norm, (call, call.call.parts), grid, repeated)? };
+        unsafe { self.launch_one(stream, NORMS[kind], norm, argument, grid, call.call.parts)? };
         Ok(true)
     }
 
     /// # Safety
-    /// `argument` must be what the function takes.
-    unsafe fn launch_one<T: Plain>(
+    /// `argument` must point to what the function takes.
+    unsafe fn launch_one(
         &self,
         stream: &Stream,
         name: &'static str,
         function: Function,
-        (argument, parts): (&T, u32),
+        argument: *mut c_void,
         grid: Grid,
-        repeated: Option<&mut Option<KernelGraph>>,
+        parts: u32,
     ) -> Result<(), DeviceError> {
-        if let Some(repeated) = repeated {
-            let (argument, grid) = (raw(std::slice::from_ref(argument)), (grid.blocks, grid.threads));
-            // SAFETY: the caller's promise.
-            unsafe {
-                let graph = match repeated {
-                    Some(graph) => graph,
-                    None => {
-                        let graph = KernelGraph::new(&self.device, function, grid, argument, stream.priority()?)?;
-                        repeated.insert(graph)
-                    }
-                };
-                graph.set(function, grid, argument)?;
-                return graph.launch(stream);
-            }
-        }
         let _current = self.device.enter()?;
         // SAFETY: a structure of integers, for which zeros are a value.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
@@ -254,18 +236,13 @@ impl CollectiveKernels {
             attrs: &mut attribute,
             numAttrs: u32::from(early),
         };
-        let mut arguments = [(&raw const *argument) as *mut c_void];
+        let mut arguments = [argument];
         // SAFETY: the function is loaded in this context; the driver copies the arguments before it returns.
         let result =
             unsafe { sys::cuLaunchKernelEx(&config, function.0, arguments.as_mut_ptr(), std::ptr::null_mut()) };
         self.device.check(name, result)
     }
 }
-
-// SAFETY: its size, which is asserted, is the sum of its fields'; they are integers.
-unsafe impl Plain for Call {}
-// SAFETY: as above, and a float.
-unsafe impl Plain for NormCall {}
 
 /// What `ReducePush` is between two ranks with no more than a word for each thread, and `ReducePushLines` between two ranks
 /// with aligned pieces.
