@@ -17,7 +17,7 @@ struct Turn {
   u64 sequence;
   u32 flag;
   u32 parity;
-  u32 poison;
+  u32 poison;  // known to the first thread of a block
   bool sound;  // nothing that this thread knows of went wrong
 };
 
@@ -199,8 +199,11 @@ __device__ __noinline__ bool clean(const Call &call, u64 sequence) {
 
 // What stands before this call in the stream has ended, once this returns.
 __device__ __forceinline__ void enter_stream(const Call &call) {
+  // Read here, so that the last line of the parameters is there once the wait is over.
+  u32 parts = call.parts;
+  compute_now(parts);
   wait_for_prerequisites();
-  if (call.parts & PART_FOLLOWED) launch_dependents();
+  if (parts & PART_FOLLOWED) launch_dependents();
 }
 
 // The block has heard of this call from each peer's block of the same number, so that those it waits for are resident.
@@ -213,7 +216,7 @@ __device__ __forceinline__ Turn begin(const Call &call) {
   u64 base = own_base(call);
   Turn turn;
   turn.sequence = load_volatile_64(base + AT_SEQUENCES + 8 * blockIdx.x) + 1;
-  turn.poison = load_volatile_32(base + AT_POISON);
+  turn.poison = threadIdx.x == 0 ? load_volatile_32(base + AT_POISON) : 0;
   turn.flag = call.fingerprint << EPOCH_BITS | ((u32)turn.sequence & ((1u << EPOCH_BITS) - 1));
   turn.parity = (u32)turn.sequence & 1;
   turn.sound = true;
@@ -229,13 +232,14 @@ __device__ __forceinline__ Turn begin(const Call &call) {
 // they wait for anything.
 __device__ __forceinline__ void announce(const Call &call, Turn &turn) {
   if (blockIdx.x == 0 && threadIdx.x == 0) write_header(call, turn.sequence);
-  __syncthreads();
+  bool poisoned = __syncthreads_or(turn.poison != 0);
   u64 *sequences = (u64 *)(own_base(call) + AT_SEQUENCES);
   for (u32 block = blockIdx.x + gridDim.x * threadIdx.x; block < MAX_BLOCKS; block += gridDim.x * blockDim.x) {
     sequences[block] = turn.sequence;
   }
-  if (turn.poison == 0) return;
+  if (!poisoned) return;
   turn.sound = false;
+  if (turn.poison == 0) return;
   Wait wait = {call.channel.rank, WAIT_START, turn.flag};
   give_up_poisoned(call, turn.sequence, wait, turn.poison);
 }

@@ -9,6 +9,8 @@ static const u32 THREADS = 512;
 static const u32 BLOCKS = 1;
 static const u32 WARP = 32;
 static const u32 UNROLL = 8;
+// Blocks count what they add when they are through; one that gave up adds this more.
+static const u32 GAVE_UP = 1u << 16;
 
 template <typename Word>
 __device__ __forceinline__ Word load_once(const Word *address) {
@@ -65,8 +67,18 @@ __device__ __noinline__ void move_rows(Side source, Side destination, u32 run, u
   }
 }
 
-__device__ __forceinline__ void move_unit(const Start &start, const Unit &unit) {
-  const Piece &piece = start.pieces[unit.piece];
+// Unit `number`, if there is one.
+__device__ __forceinline__ Unit read_unit(const Start &start, u32 number) {
+  if (number >= start.unit_count) return Unit{0, 0, 0, NONE, NONE};
+  return start.units[number];
+}
+
+// The piece of a unit that there is.
+__device__ __forceinline__ Piece read_piece(const Start &start, const Unit &unit) {
+  return unit.rows == 0 ? Piece{} : start.pieces[unit.piece];
+}
+
+__device__ __forceinline__ void move_unit(const Start &start, const Unit &unit, const Piece &piece) {
   u32 plane = unit.first / piece.rows;
   u32 first = unit.first - plane * piece.rows;
   Side source = {start.source_base + piece.source + plane * piece.source_plane, piece.source_row, piece.source_plane};
@@ -109,27 +121,36 @@ __device__ __forceinline__ bool pass_gate(const Start &start, u32 gate, u32 epoc
   return __shfl_sync(0xffffffffu, open, 0);
 }
 
-__device__ bool move_units(const Start &start, u32 epoch) {
+// The first unit of a warp: neighbouring units go to different multiprocessors.
+__device__ __forceinline__ u32 first_unit() { return threadIdx.x / WARP * gridDim.x + blockIdx.x; }
+
+// Moves this warp's units; `unit` is the first.
+__device__ bool move_units(const Start &start, Unit unit, Piece piece, u32 epoch) {
   u32 lane = threadIdx.x % WARP;
-  // Neighbouring units go to different multiprocessors.
-  u32 warp = threadIdx.x / WARP * gridDim.x + blockIdx.x;
   u32 warps = gridDim.x * (THREADS / WARP);
+  // What this block has awaited needs no look.
+  u32 awaited = start.phases & PHASE_AWAIT ? start.await_count : 0;
   u32 passed = NONE;
-  for (u32 number = warp; number < start.unit_count; number += warps) {
-    Unit unit = start.units[number];
-    if (unit.gate != passed) {
+  for (u32 number = first_unit(); number < start.unit_count;) {
+    u32 report = unit.report;
+    if (unit.gate != passed && unit.gate - start.await_first >= awaited) {
       if (unit.gate != NONE && !pass_gate(start, unit.gate, epoch, lane)) return false;
       passed = unit.gate;
     }
-    move_unit(start, unit);
-    if (unit.report != NONE) {
+    move_unit(start, unit, piece);
+    number += warps;
+    unit = read_unit(start, number);
+    piece = read_piece(start, unit);
+    if (report != NONE) {
       __syncwarp();
-      if (lane == 0) report_unit(start, unit.report, epoch);
+      if (lane == 0) report_unit(start, report, epoch);
     }
   }
   return true;
 }
 
+// Tells peers. A release store orders all that this thread saw before it: what earlier launches and, behind a barrier, other
+// threads did.
 __device__ void tell(const Start &start, u32 first, u32 count, u32 epoch) {
   for (u32 target = threadIdx.x; target < count; target += THREADS) {
     store_release_system_32((u32 *)start.targets[first + target], epoch);
@@ -146,42 +167,54 @@ __device__ bool wait_for_all(const Start &start, u32 first, u32 count, u32 epoch
   return __syncthreads_and(came);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_constant__ Start start) {
-  __shared__ u32 is_last;
-  u32 epoch = load_relaxed_device_32(start.board + BOARD_EPOCH) + 1;
-  // 0 is what fresh words hold.
-  if (epoch == 0) epoch = 1;
-  if (blockIdx.x == 0 && (start.phases & PHASE_OPEN)) {
-    fence_acquire_release_system();
-    tell(start, start.open_first, start.open_count, epoch);
+// Whether the host wants what waits for nobody; whatever waits looks there by itself.
+__device__ bool is_wanted(const Start &start, u32 epoch) {
+  bool aborted = threadIdx.x == 0 && start.abort != nullptr && load_relaxed_system_32(start.abort) != 0;
+  if (aborted) {
+    store_relaxed_device_32(start.board + BOARD_FAILED, epoch);
+    give_up(start.verdict, PHASE_MOVE, NONE, epoch, 0, true);
   }
+  return !__syncthreads_or(aborted);
+}
+
+// Counts this block; whether it is the last, and then whether none gave up. The barrier orders a block's threads before its
+// count, the counts order the blocks before the last, whose stores release all of it.
+__device__ bool is_last(const Start &start, bool &sound) {
+  __shared__ u32 before;
+  sound = __syncthreads_and(sound);
+  u32 count = sound ? 1 : 1 + GAVE_UP;
+  if (threadIdx.x == 0) before = add_acquire_release_device_32(start.board + BOARD_EXITS, count);
+  __syncthreads();
+  sound = before + count < GAVE_UP;
+  return before % GAVE_UP + 1 == gridDim.x;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pack(const __grid_constant__ Start start) {
+  u32 closed = load_relaxed_device_32(start.board + BOARD_EPOCH);
+  // 0 is what fresh words hold.
+  u32 epoch = closed + 1 == 0 ? 1 : closed + 1;
+  if (blockIdx.x == 0 && (start.phases & PHASE_OPEN)) tell(start, start.open_first, start.open_count, epoch);
+  // What this warp moves first is read while it waits.
+  Unit unit = read_unit(start, first_unit());
   bool sound = load_relaxed_device_32(start.board + BOARD_FAILED) != epoch;
+  u32 told = load_relaxed_device_32(start.board + BOARD_TOLD) + start.tells;
+  Piece piece = read_piece(start, unit);
+  if (sound && start.unit_count != 0 && start.await_count == 0) sound = is_wanted(start, epoch);
   if (sound && (start.phases & PHASE_AWAIT)) {
     sound = wait_for_all(start, start.await_first, start.await_count, epoch, PHASE_AWAIT);
   }
-  if (sound && (start.phases & PHASE_MOVE)) sound = move_units(start, epoch);
-  if (!(start.phases & PHASE_CLOSE)) return;
-  // The last block to come here closes: everything that this rank reads has been read. The barrier orders a block's
-  // threads before its count, the counts order the blocks before the last, whose stores release all of it.
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = add_acquire_release_device_32(start.board + BOARD_EXITS, 1) + 1 == gridDim.x;
-  }
-  __syncthreads();
-  if (!is_last) return;
-  sound = load_relaxed_device_32(start.board + BOARD_FAILED) != epoch;
-  if (sound) {
-    fence_acquire_release_system();
-    tell(start, start.close_first, start.close_count, epoch);
-    sound = wait_for_all(start, start.leave_first, start.leave_count, epoch, PHASE_CLOSE);
-  }
+  if (sound && (start.phases & PHASE_MOVE)) sound = move_units(start, unit, piece, epoch);
+  if (!(start.phases & PHASE_CLOSE) || !is_last(start, sound)) return;
+  // Everything that this rank reads has been read. A start that failed is not closed: every later one fails at once.
+  if (sound) tell(start, start.close_first, start.close_count, epoch);
   if (threadIdx.x == 0) {
     store_relaxed_device_32(start.board + BOARD_EXITS, 0);
-    // A start that failed is not closed: every later one fails at once.
-    if (sound) {
-      store_relaxed_device_32(start.board + BOARD_EPOCH, epoch);
-      // The host sees it before the launch is over and its mark has been passed.
-      if (start.number != 0) store_release_system_32(start.finished, start.number);
-    }
+    store_relaxed_device_32(start.board + BOARD_TOLD, told);
+    if (sound) store_relaxed_device_32(start.board + BOARD_EPOCH, epoch);
   }
+  sound = sound && wait_for_all(start, start.leave_first, start.leave_count, epoch, PHASE_CLOSE);
+  if (threadIdx.x != 0) return;
+  if (!sound) store_relaxed_device_32(start.board + BOARD_EPOCH, closed);
+  // Before the launch is over and its mark has been passed.
+  if (start.tells) store_release_system_32(start.finished + (sound ? 0 : 1), told);
 }

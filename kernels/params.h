@@ -9,10 +9,11 @@ typedef unsigned long long u64;
 static const u32 NONE = 0xffffffffu;
 
 // Words of a board, 32 bits each: the start that was closed last, the start that failed, blocks that have moved
-// everything; then one word for each gate.
+// everything, starts whose end the host was told; then one word for each gate.
 static const u32 BOARD_EPOCH = 0;
 static const u32 BOARD_FAILED = 1;
 static const u32 BOARD_EXITS = 2;
+static const u32 BOARD_TOLD = 3;
 
 // Parts of a start that a launch does.
 static const u32 PHASE_OPEN = 1;   // tell readers that this rank's tensors may be read
@@ -88,8 +89,8 @@ struct Start {
   u32 leave_count;
   u64 source_base;  // added to all source addresses
   u64 destination_base;
-  u32 *finished;  // in memory of the host
-  u32 number;     // stored there at the end of a start that succeeds; 0: not
+  u32 *finished;  // in memory of the host: number of the last start that succeeded, of the last that failed
+  u32 tells;      // 1: its end is told there
   u32 unused;
 };
 

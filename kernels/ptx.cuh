@@ -109,6 +109,8 @@ __device__ __forceinline__ void wait_for_prerequisites() {
 // Has the value computed here and not where it is used first.
 __device__ __forceinline__ void compute_now(u64 &value) { asm volatile("" : "+l"(value)::"memory"); }
 
+__device__ __forceinline__ void compute_now(u32 &value) { asm volatile("" : "+r"(value)::"memory"); }
+
 // Adds one; the value before.
 __device__ __forceinline__ u32 add_acquire_release_device_32(u32 *address, u32 value) {
   u32 before;

@@ -29,11 +29,8 @@ __device__ __noinline__ bool wait_for(const u32 *words, u32 word, u32 epoch, u32
                                       u32 *failed, Verdict *verdict) {
   u64 begun = 0;
   for (u32 polls = 1;; ++polls) {
-    u32 found = load_relaxed_system_32(words + word);
-    if (has_come(found, epoch)) {
-      load_acquire_system_32(words + word);
-      return true;
-    }
+    u32 found = load_acquire_system_32(words + word);
+    if (has_come(found, epoch)) return true;
     if (polls % LOOK != 0) continue;
     u64 now = nanoseconds();
     if (begun == 0) begun = now;

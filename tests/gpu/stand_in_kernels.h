@@ -37,7 +37,7 @@ struct start {
   u32 await_first, await_count, leave_first, leave_count;
   u64 source_base, destination_base;
   u32 *finished;
-  u32 number, unused;
+  u32 tells, unused;
 };
 struct ordered {
   u32 *payload, *flag, *ack;
@@ -47,7 +47,7 @@ struct ordered {
   u64 limit;
   u32 words, rounds, first, writes;
 };
-enum { PHASE_OPEN = 1, PHASE_AWAIT = 2, PHASE_MOVE = 4, PHASE_CLOSE = 8, BOARD_EPOCH = 0, BOARD_FAILED = 1 };
+enum { PHASE_OPEN = 1, PHASE_AWAIT = 2, PHASE_MOVE = 4, PHASE_CLOSE = 8, BOARD_EPOCH = 0, BOARD_FAILED = 1, BOARD_TOLD = 3 };
 #define NONE 0xffffffffu
 
 static u64 now(void) {
@@ -109,6 +109,12 @@ static void run_pack(const struct start *start) {
   if (epoch == 0) epoch = 1;
   if (start->phases & PHASE_OPEN) tell(start, start->open_first, start->open_count, epoch);
   int sound = start->board[BOARD_FAILED] != epoch;
+  // What waits for nobody asks whether the host wants it.
+  if (start->unit_count && !start->await_count && start->abort && load(start->abort)) {
+    *start->verdict = (struct verdict){1, PHASE_MOVE, NONE, epoch, 0, 0, 1, 0};
+    store(&start->verdict->state, 2);
+    sound = 0;
+  }
   if (sound && start->phases & PHASE_AWAIT)
     sound = wait_for_all(start, start->await_first, start->await_count, epoch, PHASE_AWAIT);
   if (sound && start->phases & PHASE_MOVE) sound = move_units(start, epoch);
@@ -116,9 +122,9 @@ static void run_pack(const struct start *start) {
     tell(start, start->close_first, start->close_count, epoch);
     sound = wait_for_all(start, start->leave_first, start->leave_count, epoch, PHASE_CLOSE);
     if (sound) start->board[BOARD_EPOCH] = epoch;
-    if (sound && start->number) store(start->finished, start->number);
   }
   if (!sound) start->board[BOARD_FAILED] = epoch;
+  if (start->tells && start->phases & PHASE_CLOSE) store(start->finished + !sound, ++start->board[BOARD_TOLD]);
 }
 static int links_are_broken(void) {
   const char *state = getenv("STAND_IN_LINKS");

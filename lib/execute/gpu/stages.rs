@@ -150,7 +150,7 @@ impl Stages {
     /// Returns once all launches have ended, which nothing keeps from it but the caller's stream.
     pub(in crate::execute) fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         let mut backoff = Backoff::new();
-        while self.launches().any(|(_, table)| !table.is_finished()) {
+        while self.launches().any(|(_, table)| !table.has_ended()) {
             if deadline.expired() {
                 let waiting = "launches of this rank's GPU have not ended: its stream holds other work".into();
                 return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting });

@@ -16,9 +16,7 @@ use super::place::Places;
 use crate::base::{Backoff, Deadline, Rank, env};
 use crate::bootstrap::Cause;
 use crate::memory::device::params::{PHASE_AWAIT, PHASE_CLOSE, Verdict};
-use crate::memory::device::{
-    Device, DeviceError, Event, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream,
-};
+use crate::memory::device::{Device, DeviceError, Flags, MoveTable, Mover, Moves, PACK_WARPS, SharedBuffer, Stream};
 use crate::plan::Plan;
 use crate::route::LocalFlow;
 use std::collections::BTreeMap;
@@ -51,8 +49,8 @@ enum Order {
 pub(in crate::execute) struct DeviceTransfer {
     group: Group,
     order: Order,
-    /// For starts that name no stream, and the end of the last start.
-    own: Option<(Stream, Event)>,
+    /// For starts that name no stream.
+    own: Option<Stream>,
     names: Vec<(u32, String)>,
     mapped: MappedMemories,
     _shared: Vec<SharedBuffer>,
@@ -100,7 +98,7 @@ impl DeviceTransfer {
             }
             BoardMemory::Host(board) => Order::Host(Ordered::new(device, &prepared.board, attached, board, group)?),
         };
-        transfer.own = Some((Stream::new(device)?, Event::without_time(device)?));
+        transfer.own = Some(Stream::new(device)?);
         transfer._shared = prepared.shared;
         Ok(transfer)
     }
@@ -113,17 +111,12 @@ impl DeviceTransfer {
     /// Puts a start on `stream`, or on a stream of its own; returns at once.
     pub(in crate::execute) fn start(&self, stream: Option<&Stream>) -> Result<(), ExecuteError> {
         self.check_abort()?;
-        let Some((own, done)) = &self.own else { return Ok(()) };
+        let Some(own) = &self.own else { return Ok(()) };
         match &self.order {
             Order::Nothing => Ok(()),
             Order::Kernel(table) => {
                 let is_captured = stream.map(Stream::is_capturing).transpose()? == Some(true);
-                let stream = stream.unwrap_or(own);
-                table.run(stream, !is_captured)?;
-                if !is_captured {
-                    done.record(stream)?;
-                }
-                Ok(())
+                Ok(table.run(stream.unwrap_or(own), !is_captured)?)
             }
             Order::Host(ordered) => match stream.map(Stream::is_capturing).transpose()? {
                 Some(true) => Err(ExecuteError::Capture { why: "several ranks share a GPU".into() }),
@@ -137,20 +130,18 @@ impl DeviceTransfer {
         self.look(true)
     }
 
-    /// Whether the last start is finished: kernels tell it by a word; only the driver, which takes longer, knows of those
-    /// that cannot.
+    /// Whether the last start is finished: kernels tell it by a word; only the driver, which takes longer, knows what is wrong
+    /// with a device on which they cannot.
     fn look(&self, ask_driver: bool) -> Result<bool, ExecuteError> {
         self.check_abort()?;
         let done = match (&self.order, &self.own) {
             (Order::Kernel(table), Some(_)) if table.is_finished() => Ok(true),
             (Order::Kernel(table), Some(_)) if !ask_driver && table.verdict().is_none() => Ok(false),
-            (Order::Kernel(table), Some((_, done))) => {
-                let is_done = done.is_done();
-                match table.verdict() {
-                    Some(verdict) => Err(self.gave_up(table.device(), verdict).into()),
-                    None => is_done.map_err(ExecuteError::from),
-                }
-            }
+            (Order::Kernel(table), Some(own)) => match (table.verdict(), own.is_idle()) {
+                (Some(verdict), _) => Err(self.gave_up(table.device(), verdict).into()),
+                (None, Err(error)) => Err(error.into()),
+                (None, Ok(_)) => Ok(table.is_finished()),
+            },
             (Order::Host(ordered), _) => ordered.is_done(),
             _ => Ok(true),
         };
@@ -178,8 +169,8 @@ impl DeviceTransfer {
         let waited = self.wait(deadline);
         if waited.is_err() {
             self.abort();
-            if let (Order::Kernel(_), Some((_, done))) = (&self.order, &self.own) {
-                done.wait(Deadline::after(END))?;
+            if let (Order::Kernel(table), Some(own)) = (&self.order, &self.own) {
+                wait_for_end(table, own, Deadline::after(END))?;
             }
         }
         waited
@@ -219,6 +210,20 @@ impl DeviceTransfer {
         let (epoch, found) = (verdict.epoch, verdict.found);
         DeviceError::GaveUp { device: device.label().to_string(), phase, what, epoch, found }
     }
+}
+
+/// Returns once the last start of a table uses no memory any more.
+fn wait_for_end(table: &MoveTable, own: &Stream, deadline: Deadline) -> Result<(), ExecuteError> {
+    let mut backoff = Backoff::new();
+    while !table.has_ended() {
+        own.is_idle()?;
+        if deadline.expired() {
+            let waiting = "a kernel that was told to give up has not ended: its stream holds other work".into();
+            return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting });
+        }
+        backoff.snooze();
+    }
+    Ok(())
 }
 
 /// Makes an error the job's, unless another came first.

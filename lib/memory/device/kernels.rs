@@ -6,9 +6,11 @@ use super::cache::machine_code;
 use super::driver::words;
 use super::error::DeviceError;
 use super::gpu::Device;
+use super::graph::KernelGraph;
 use super::nvrtc::Compiler;
 use super::params::{Box, OrderedWrites, Start};
 use super::stream::Stream;
+use super::table::raw;
 use cudarc::driver::sys::{self, CUfunction};
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -75,6 +77,13 @@ impl Kernels {
         unsafe {
             self.launch("pack", self.pack, stream, blocks, PACK_THREADS, &mut [(&raw const *start) as *mut c_void])
         }
+    }
+
+    /// The same launch, to be repeated on streams without priority.
+    pub(super) fn repeated_pack(&self, start: &Start, blocks: u32) -> Result<KernelGraph, DeviceError> {
+        let blocks = blocks.clamp(1, self.device.properties().multiprocessors.max(1));
+        // SAFETY: the kernel takes this structure.
+        unsafe { KernelGraph::new(&self.device, self.pack, (blocks, PACK_THREADS), raw(std::slice::from_ref(start))) }
     }
 
     /// Adds the digest of a box to the 64-bit number at `sum`.

@@ -4,7 +4,7 @@
 /// No gate, no report.
 pub const NONE: u32 = u32::MAX;
 /// Words at the start of a board: epoch, failed epoch, blocks that left.
-pub const BOARD_WORDS: u32 = 3;
+pub const BOARD_WORDS: u32 = 4;
 
 /// Tell readers that this rank's tensors may be read.
 pub const PHASE_OPEN: u32 = 1;
@@ -135,10 +135,10 @@ pub struct Start {
     pub source_base: u64,
     /// Added to all destination addresses.
     pub destination_base: u64,
-    /// Address of the word of the host in which the end of a start that succeeds is told.
+    /// Address of two words of the host: the number of the last start that succeeded, and of the last that failed.
     pub finished: u64,
-    /// What is stored there; 0: nothing.
-    pub number: u32,
+    /// 1: the end is told there.
+    pub tells: u32,
     pub(super) unused: u32,
 }
 

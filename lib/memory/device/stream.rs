@@ -175,6 +175,26 @@ impl Stream {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
+    /// Whether everything that was put on it has run; what is wrong with the device, if anything is.
+    pub fn is_idle(&self) -> Result<bool, DeviceError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the stream is live.
+        let result = unsafe { sys::cuStreamQuery(self.handle) };
+        if result == CUresult::CUDA_ERROR_NOT_READY {
+            return Ok(false);
+        }
+        self.device.check("cuStreamQuery", result).map(|()| true)
+    }
+
+    /// Its priority: 0, or less than that for one that goes before others.
+    pub(super) fn priority(&self) -> Result<i32, DeviceError> {
+        let _current = self.device.enter()?;
+        let mut priority = 0;
+        // SAFETY: the pointer is to a live integer.
+        let result = unsafe { sys::cuStreamGetPriority(self.handle, &mut priority) };
+        self.device.check("cuStreamGetPriority", result).map(|()| priority)
+    }
+
     /// Returns once everything before this call has run.
     pub fn synchronize(&self, deadline: Deadline) -> Result<(), DeviceError> {
         let event = Event::new(&self.device)?;

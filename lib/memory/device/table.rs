@@ -5,6 +5,7 @@
 use super::allocation::DeviceMemory;
 use super::error::DeviceError;
 use super::gpu::Device;
+use super::graph::KernelGraph;
 use super::kernels::{Kernels, PACK_WARPS};
 use super::moves::{Moves, Place};
 use super::params::{PHASE_AWAIT, PHASE_CLOSE, PHASE_MOVE, PHASE_OPEN, Piece, Report, Start, Unit, Verdict};
@@ -94,6 +95,8 @@ pub struct MoveTable {
     blocks: u32,
     /// Verdict, then the word that tells a kernel to give up; in a line of its own, which start is finished.
     host: Pinned,
+    /// The launch of a whole start that tells its end, which is repeated.
+    repeated: Option<KernelGraph>,
     /// Number of the last start that tells its end.
     number: AtomicU32,
     _tables: DeviceMemory,
@@ -102,7 +105,7 @@ pub struct MoveTable {
 
 /// Word of the host's memory that tells a kernel to give up, behind the verdict.
 const ABORT_WORD: usize = size_of::<Verdict>() / 4;
-/// Word of the host's memory that says which start is finished.
+/// Word of the host's memory that says which start succeeded last; the next one, which failed last.
 const FINISHED_WORD: usize = 16;
 
 impl MoveTable {
@@ -116,7 +119,7 @@ impl MoveTable {
         deadline: Deadline,
     ) -> Result<Self, DeviceError> {
         let kernels = Kernels::load(device)?;
-        let host = Pinned::new(device, (FINISHED_WORD + 1) as u64 * 4)?;
+        let host = Pinned::new(device, (FINISHED_WORD + 2) as u64 * 4)?;
         let mut targets = Vec::new();
         let mut tell = |told: &[(u32, u32)]| {
             let first = targets.len() as u32;
@@ -165,36 +168,56 @@ impl MoveTable {
             source_base: 0,
             destination_base: 0,
             finished: host.device_address() + 4 * FINISHED_WORD as u64,
-            number: 0,
+            tells: 0,
             unused: 0,
         };
         let most = device.properties().multiprocessors.max(1);
         let blocks = (moves.units.len() as u32).div_ceil(PACK_WARPS).clamp(1, most);
+        // One source is awaited by blocks; of several each by the warps that read it, so that the first need not wait.
+        let awaited = if start.await_count == 1 { PHASE_AWAIT } else { 0 };
+        let whole = Start { phases: PHASE_OPEN | awaited | PHASE_MOVE | PHASE_CLOSE, ..start };
+        let repeated = match moves.engine.is_empty() {
+            true => Some(kernels.repeated_pack(&Start { tells: 1, ..whole }, blocks)?),
+            false => None,
+        };
         let (device, number) = (device.clone(), AtomicU32::new(0));
-        Ok(Self { device, kernels, moves, start, blocks, host, number, _tables: tables, _spans: spans })
+        Ok(Self {
+            device,
+            kernels,
+            moves,
+            start: whole,
+            blocks,
+            host,
+            repeated,
+            number,
+            _tables: tables,
+            _spans: spans,
+        })
     }
 
     /// Puts a whole start on `stream`: one launch; where the copy engine takes part, one before and one after it. One that
     /// `tells` is asked about by [`is_finished`](Self::is_finished); a captured one, which may run again, does not.
     pub fn run(&self, stream: &Stream, tells: bool) -> Result<(), DeviceError> {
-        let number = if tells { self.number.load(Ordering::Relaxed).wrapping_add(1).max(1) } else { 0 };
-        if self.moves.engine.is_empty() {
-            self.launch(stream, PHASE_OPEN | PHASE_MOVE | PHASE_CLOSE, self.blocks, number)?;
-        } else {
-            self.launch(stream, PHASE_OPEN | PHASE_AWAIT, 1, 0)?;
-            run_copies(stream, &self.moves.engine)?;
-            self.launch(stream, PHASE_MOVE | PHASE_CLOSE, self.blocks, number)?;
+        match &self.repeated {
+            // SAFETY: as for `launch`.
+            Some(repeated) if tells && repeated.suits(stream)? => unsafe { repeated.launch(stream)? },
+            Some(_) => self.launch(stream, self.start.phases, self.blocks, tells)?,
+            None => {
+                self.launch(stream, PHASE_OPEN | PHASE_AWAIT, 1, false)?;
+                run_copies(stream, &self.moves.engine)?;
+                self.launch(stream, PHASE_MOVE | PHASE_CLOSE, self.blocks, tells)?;
+            }
         }
         if tells {
-            self.number.store(number, Ordering::Relaxed);
+            self.number.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn launch(&self, stream: &Stream, phases: u32, blocks: u32, number: u32) -> Result<(), DeviceError> {
+    fn launch(&self, stream: &Stream, phases: u32, blocks: u32, tells: bool) -> Result<(), DeviceError> {
         // SAFETY: the tables are uploaded and, like all that they point to, mapped as long as this object, which waits
         // for its last start before it is dropped.
-        unsafe { self.kernels.pack(stream, &Start { phases, number, ..self.start }, blocks) }
+        unsafe { self.kernels.pack(stream, &Start { phases, tells: tells.into(), ..self.start }, blocks) }
     }
 
     /// Whether the last start that tells its end has succeeded; one that fails never does.
@@ -204,8 +227,17 @@ impl MoveTable {
 
     /// The last start that tells its end and has succeeded; they count from 1.
     pub fn last_finished(&self) -> u32 {
+        self.told(FINISHED_WORD)
+    }
+
+    /// Whether the last start that tells its end has ended, well or not.
+    pub fn has_ended(&self) -> bool {
+        self.is_finished() || self.told(FINISHED_WORD + 1) == self.number.load(Ordering::Relaxed)
+    }
+
+    fn told(&self, word: usize) -> u32 {
         // Acquire: pairs with the kernel's release of the number, behind everything that it moved.
-        self.host.word(FINISHED_WORD).map_or(0, |word| word.load(Ordering::Acquire))
+        self.host.word(word).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Tells kernels of this table, running and to come, to give up.
@@ -309,6 +341,8 @@ unsafe impl Plain for Piece {}
 unsafe impl Plain for Unit {}
 // SAFETY: as above.
 unsafe impl Plain for Report {}
+// SAFETY: as above.
+unsafe impl Plain for Start {}
 // SAFETY: an integer.
 unsafe impl Plain for u64 {}
 
