@@ -109,9 +109,10 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
     if let Some(why) = obstacle(situation, algorithm) {
         return Ok(first_possible(situation, &format!("the table's {algorithm} cannot run, {why}")));
     }
+    let most = resident_blocks(situation.most_blocks, row.threads).min(busy_blocks(situation, algorithm, row.threads));
     Ok(Choice {
         algorithm,
-        blocks: row.blocks.min(resident_blocks(situation.most_blocks, row.threads)).max(1),
+        blocks: row.blocks.min(most).max(1),
         threads: row.threads,
         predicted: row.microseconds.filter(|_| row.up_to == situation.bytes),
         reason: format!("best up to {} bytes ({})", row.up_to, table.origin),
@@ -141,6 +142,17 @@ fn first_possible(situation: &Situation, why: &str) -> Choice {
 /// Blocks of `threads` threads that are resident where `most_blocks` of 512 are.
 pub fn resident_blocks(most_blocks: u16, threads: u16) -> u16 {
     most_blocks.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16)
+}
+
+/// Blocks that have something to do, as far as they matter: a push of one shot has a word of 8 bytes for each thread.
+fn busy_blocks(situation: &Situation, algorithm: Algorithm, threads: u16) -> u16 {
+    match (algorithm, situation.kind) {
+        (Algorithm::OneShotPush, Kind::AllReduce) => {
+            let blocks = situation.bytes.div_ceil(8).div_ceil(threads.max(1).into());
+            u16::try_from(blocks).unwrap_or(u16::MAX)
+        }
+        _ => u16::MAX,
+    }
 }
 
 fn plain(situation: &Situation, algorithm: Algorithm, reason: String) -> Choice {
@@ -216,6 +228,16 @@ mod tests {
         assert!(at(8192).to_string().contains("one-shot-push"));
         let few = Situation { most_blocks: 2, bytes: 64 << 10, ..SITUATION };
         assert_eq!(choose(&few, Some(&table), None).unwrap().blocks, 2 * (512 / 64));
+    }
+
+    #[test]
+    fn no_block_is_launched_for_nothing() {
+        let table = Table::built_in("sm_90", 2).unwrap();
+        for bytes in [0, 1, 8, 1000, 2048, 16 << 10, 64 << 10] {
+            let choice = choose(&Situation { bytes, ..SITUATION }, Some(&table), None).unwrap();
+            let busy = bytes.div_ceil(8).div_ceil(choice.threads.into()).max(1);
+            assert!(u64::from(choice.blocks) <= busy, "{bytes} bytes: {choice:?}");
+        }
     }
 
     #[test]
