@@ -109,7 +109,8 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
     if let Some(why) = obstacle(situation, algorithm) {
         return Ok(first_possible(situation, &format!("the table's {algorithm} cannot run, {why}")));
     }
-    let most = resident_blocks(situation.most_blocks, row.threads).min(busy_blocks(situation, algorithm, row.threads));
+    let busy = busy_blocks(situation.kind, algorithm, situation.bytes, row.threads);
+    let most = resident_blocks(situation.most_blocks, row.threads).min(busy);
     Ok(Choice {
         algorithm,
         blocks: row.blocks.min(most).max(1),
@@ -144,11 +145,12 @@ pub fn resident_blocks(most_blocks: u16, threads: u16) -> u16 {
     most_blocks.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16)
 }
 
-/// Blocks that have something to do, as far as they matter: a push of one shot has a word of 8 bytes for each thread.
-fn busy_blocks(situation: &Situation, algorithm: Algorithm, threads: u16) -> u16 {
-    match (algorithm, situation.kind) {
+/// Blocks of `threads` threads that have something to do in a call of `bytes` bytes in all, as far as it matters: a push of one
+/// shot has a word of 8 bytes for each thread. Every block more delays the end of the launch.
+pub fn busy_blocks(kind: Kind, algorithm: Algorithm, bytes: u64, threads: u16) -> u16 {
+    match (algorithm, kind) {
         (Algorithm::OneShotPush, Kind::AllReduce) => {
-            let blocks = situation.bytes.div_ceil(8).div_ceil(threads.max(1).into());
+            let blocks = bytes.div_ceil(8).div_ceil(threads.max(1).into()).max(1);
             u16::try_from(blocks).unwrap_or(u16::MAX)
         }
         _ => u16::MAX,

@@ -182,7 +182,7 @@ fn kernels(rig: &mut Rig<'_>, chain: &Chain) -> Result<f64, BenchError> {
     let bytes = chain.call.count * u64::from(rig.ranks() - 1);
     let work = Work::Calls(*chain);
     let mut best = 0f64;
-    for launch in launches(Algorithm::OneShotPull, chain.call.count, most, true) {
+    for launch in launches(chain.call.kind, Algorithm::OneShotPull, chain.call.count, most, true) {
         if !force(rig, &chain.call, chain.form, &launch)? {
             continue;
         }

@@ -32,7 +32,7 @@ pub(super) fn best(
     let most = rig.rehearsal.channel().most_blocks();
     let work = chain(rig, call, form, calls);
     let mut best: Option<Tried> = None;
-    for launch in launches(algorithm, call.bytes().unwrap_or(u64::MAX), most, rig.registered) {
+    for launch in launches(call.kind, algorithm, call.bytes().unwrap_or(u64::MAX), most, rig.registered) {
         if !force(rig, call, form, &launch)? {
             return Ok(None);
         }
