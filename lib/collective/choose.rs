@@ -158,7 +158,8 @@ pub fn busy_blocks(kind: Kind, algorithm: Algorithm, bytes: u64, threads: u16) -
 }
 
 fn plain(situation: &Situation, algorithm: Algorithm, reason: String) -> Choice {
-    let blocks = BLOCKS.min(situation.most_blocks).max(1);
+    let busy = busy_blocks(situation.kind, algorithm, situation.bytes, THREADS);
+    let blocks = BLOCKS.min(situation.most_blocks).min(busy).max(1);
     Choice { algorithm, blocks, threads: THREADS, predicted: None, reason }
 }
 
@@ -235,10 +236,12 @@ mod tests {
     #[test]
     fn no_block_is_launched_for_nothing() {
         let table = Table::built_in("sm_90", 2).unwrap();
-        for bytes in [0, 1, 8, 1000, 2048, 16 << 10, 64 << 10] {
-            let choice = choose(&Situation { bytes, ..SITUATION }, Some(&table), None).unwrap();
-            let busy = bytes.div_ceil(8).div_ceil(choice.threads.into()).max(1);
-            assert!(u64::from(choice.blocks) <= busy, "{bytes} bytes: {choice:?}");
+        for (table, forced) in [(Some(&table), None), (None, None), (None, Some(Algorithm::OneShotPush))] {
+            for bytes in [0, 1, 8, 1000, 2048, 16 << 10, 64 << 10] {
+                let choice = choose(&Situation { bytes, ..SITUATION }, table, forced).unwrap();
+                let busy = bytes.div_ceil(8).div_ceil(choice.threads.into()).max(1);
+                assert!(u64::from(choice.blocks) <= busy, "{bytes} bytes: {choice:?}");
+            }
         }
     }
 

@@ -116,7 +116,7 @@ impl Inner {
 
     pub(super) fn fail(&mut self, cause: Arc<Cause>) {
         self.failure.get_or_insert(cause);
-        self.ready().for_each(Execution::leave);
+        self.ready().for_each(Execution::let_go);
     }
 
     /// How to sleep, given the links of the active transfers.

@@ -182,10 +182,15 @@ fn gone(world: &Communicator) -> Result<Outcome, Failure> {
     if world.rank().0 == world.size() as u32 / 2 {
         std::process::abort();
     }
-    let begun = Instant::now();
+    // Nobody moves what the rank that is gone still has of the round before.
+    let (stale, begun) = (2, Instant::now());
+    replicas.fill(&stream, 3)?;
     replicas.start_on(&stream)?;
     stream.synchronize(Deadline::seconds(20)).map_err(|error| format!("a stream was left waiting: {error}"))?;
     let error = replicas.transfer.wait(deadline()).err().ok_or("no error though a rank is gone")?;
+    if replicas.destination.as_ref().is_some_and(|destination| take(destination).contains(&stale)) {
+        return Err("a launch that was let go has read from a rank that is gone".into());
+    }
     let dropped = Instant::now();
     drop(replicas);
     let (waited, dropped) = (dropped - begun, dropped.elapsed());

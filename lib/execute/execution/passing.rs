@@ -172,6 +172,14 @@ impl Execution {
     /// Takes no step any more, and lets streams go on.
     pub(in crate::execute) fn abandon(&mut self) {
         self.passing.abandoned = true;
+        self.let_go();
+    }
+
+    /// Lets streams go on after a failure: peers may be gone, so what is launched then moves nothing.
+    pub(in crate::execute) fn let_go(&self) {
+        if let Some(stages) = &self.passing.stages {
+            stages.abort();
+        }
         self.leave();
     }
 }

@@ -147,6 +147,11 @@ impl Stages {
         self.own.as_ref().map_or(Ok(()), |(_, last)| Ok(last.is_done().map(|_| ())?))
     }
 
+    /// Launches that have not begun move nothing, but for copies of the engine.
+    pub(in crate::execute) fn abort(&self) {
+        self.launches().for_each(|(_, table)| table.abort());
+    }
+
     /// Returns once all launches have ended, which nothing keeps from it but the caller's stream.
     pub(in crate::execute) fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
         let mut backoff = Backoff::new();

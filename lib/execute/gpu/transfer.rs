@@ -20,6 +20,7 @@ use crate::memory::device::{Device, DeviceError, Flags, MoveTable, Mover, Moves,
 use crate::plan::Plan;
 use crate::route::LocalFlow;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait of a kernel where `CROSSMESH_TIMEOUT` states none.
@@ -51,6 +52,8 @@ pub(in crate::execute) struct DeviceTransfer {
     order: Order,
     /// For starts that name no stream.
     own: Option<Stream>,
+    /// Identity of the stream of the last start.
+    stream: AtomicUsize,
     names: Vec<(u32, String)>,
     mapped: MappedMemories,
     _shared: Vec<SharedBuffer>,
@@ -85,8 +88,15 @@ impl DeviceTransfer {
     ) -> Result<Self, ExecuteError> {
         let mapped = MappedMemories { without_fabric: places.agreed.refused.clone(), ..MappedMemories::default() };
         let (group_of_it, order) = (group.clone(), Order::Nothing);
-        let mut transfer =
-            Self { group: group_of_it, order, own: None, names: Vec::new(), mapped, _shared: Vec::new() };
+        let mut transfer = Self {
+            group: group_of_it,
+            order,
+            own: None,
+            stream: AtomicUsize::new(0),
+            names: Vec::new(),
+            mapped,
+            _shared: Vec::new(),
+        };
         let (Some((device, _)), Some(memory)) = (&places.device, &prepared.board_memory) else { return Ok(transfer) };
         let attached = attach(group, plan, local, device, &prepared, theirs, deadline)?;
         transfer.names = names(group, &prepared.board);
@@ -116,13 +126,30 @@ impl DeviceTransfer {
             Order::Nothing => Ok(()),
             Order::Kernel(table) => {
                 let is_captured = stream.map(Stream::is_capturing).transpose()? == Some(true);
-                Ok(table.run(stream.unwrap_or(own), !is_captured)?)
+                self.start_kernel(table, stream.unwrap_or(own), is_captured)
             }
             Order::Host(ordered) => match stream.map(Stream::is_capturing).transpose()? {
                 Some(true) => Err(ExecuteError::Capture { why: "several ranks share a GPU".into() }),
                 _ => ordered.start(stream),
             },
         }
+    }
+
+    /// Starts on one stream follow each other; on two they would use one board at the same time.
+    fn start_kernel(&self, table: &MoveTable, stream: &Stream, is_captured: bool) -> Result<(), ExecuteError> {
+        if stream.device() != table.device() {
+            let (stream, device) = (stream.device().label().to_string(), table.device().label().to_string());
+            return Err(DeviceError::OtherStream { stream, device }.into());
+        }
+        let is_last = self.stream.load(Ordering::Relaxed) == stream.identity();
+        if !is_captured && !is_last && !table.is_finished() {
+            return Err(ExecuteError::Active);
+        }
+        table.run(stream, !is_captured).map_err(|error| self.fail(error.into()))?;
+        if !is_captured {
+            self.stream.store(stream.identity(), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Whether the last start is finished.
@@ -135,12 +162,11 @@ impl DeviceTransfer {
     fn look(&self, ask_driver: bool) -> Result<bool, ExecuteError> {
         self.check_abort()?;
         let done = match (&self.order, &self.own) {
-            (Order::Kernel(table), Some(_)) if table.is_finished() => Ok(true),
-            (Order::Kernel(table), Some(_)) if !ask_driver && table.verdict().is_none() => Ok(false),
-            (Order::Kernel(table), Some(own)) => match (table.verdict(), own.is_idle()) {
-                (Some(verdict), _) => Err(self.gave_up(table.device(), verdict).into()),
-                (None, Err(error)) => Err(error.into()),
-                (None, Ok(_)) => Ok(table.is_finished()),
+            // Also one of a graph's replay, which tells no end.
+            (Order::Kernel(table), Some(own)) => match table.verdict() {
+                Some(verdict) => Err(self.gave_up(table.device(), verdict).into()),
+                None if table.is_finished() || !ask_driver => Ok(table.is_finished()),
+                None => own.is_idle().map(|_| table.is_finished()).map_err(ExecuteError::from),
             },
             (Order::Host(ordered), _) => ordered.is_done(),
             _ => Ok(true),
@@ -206,7 +232,9 @@ impl DeviceTransfer {
             _ => "moving",
         };
         let name = self.names.iter().find(|(word, _)| *word == verdict.word).map(|(_, name)| name.clone());
-        let what = name.unwrap_or_else(|| "a chunk of another rank".to_string());
+        let unknown =
+            if verdict.aborted != 0 { "what was left when its host told it to end" } else { "a chunk of another rank" };
+        let what = name.unwrap_or_else(|| unknown.to_string());
         let (epoch, found) = (verdict.epoch, verdict.found);
         DeviceError::GaveUp { device: device.label().to_string(), phase, what, epoch, found }
     }

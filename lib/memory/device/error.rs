@@ -55,6 +55,14 @@ pub enum DeviceError {
         /// The address.
         address: u64,
     },
+    /// A stream of another device.
+    #[error("the stream is one of {stream}, but this rank's tensors are on {device}; give a stream of that device")]
+    OtherStream {
+        /// Device of the stream.
+        stream: String,
+        /// Device of the tensors.
+        device: String,
+    },
     /// An address on another device.
     #[error(
         "address {address:#x} is memory of device {found}, not of device {stated}; state the device it was allocated on"

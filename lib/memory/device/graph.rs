@@ -76,7 +76,7 @@ impl Graph {
     /// Puts the captured work on `stream`.
     pub fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
         let _current = stream.device().enter()?;
-        // SAFETY: instantiated by `end`; the stream is live.
+        // SAFETY: instantiated when it was made; the stream is live.
         let result = unsafe { sys::cuGraphLaunch(self.executable, stream.handle()) };
         stream.device().check("cuGraphLaunch", result)
     }
@@ -91,7 +91,7 @@ impl fmt::Debug for Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let _current = self.device.as_ref().and_then(|device| device.enter().ok());
-        // SAFETY: made by `end` and destroyed once, in their context; null handles are left alone.
+        // SAFETY: made once and destroyed once, in their context; null handles are left alone.
         unsafe {
             if !self.executable.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.executable);
@@ -156,8 +156,8 @@ impl KernelGraph {
         Ok(Self(graph))
     }
 
-    /// Whether it may be launched on `stream`: a graph's kernel has its own priority, not the stream's.
-    pub(super) fn suits(&self, stream: &Stream) -> Result<bool, DeviceError> {
+    /// Whether one may be launched on `stream`: a graph's kernel has its own priority, not the stream's.
+    pub(super) fn allows(stream: &Stream) -> Result<bool, DeviceError> {
         Ok(stream.priority()? == 0)
     }
 

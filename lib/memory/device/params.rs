@@ -3,7 +3,7 @@
 
 /// No gate, no report.
 pub const NONE: u32 = u32::MAX;
-/// Words at the start of a board: epoch, failed epoch, blocks that left.
+/// Words at the start of a board: epoch, failed epoch, blocks that left, starts whose end was told.
 pub const BOARD_WORDS: u32 = 4;
 
 /// Tell readers that this rank's tensors may be read.

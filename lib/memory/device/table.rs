@@ -103,6 +103,21 @@ pub struct MoveTable {
     _spans: Vec<DeviceSpan>,
 }
 
+/// Adds the addresses of words to be told, given by span and number; where they stand, and how many.
+fn tell(targets: &mut Vec<u64>, spans: &[DeviceSpan], told: &[(u32, u32)]) -> Result<(u32, u32), DeviceError> {
+    let first = targets.len() as u32;
+    for &(span, word) in told {
+        let place = spans[span as usize].place;
+        let end = 4 * (u64::from(word) + 1);
+        if end > place.bytes {
+            let what = format!("word {word} lies outside its board");
+            return Err(DeviceError::BadHandle { bytes: place.bytes, what });
+        }
+        targets.push(place.address + 4 * u64::from(word));
+    }
+    Ok((first, told.len() as u32))
+}
+
 /// Word of the host's memory that tells a kernel to give up, behind the verdict.
 const ABORT_WORD: usize = size_of::<Verdict>() / 4;
 /// Word of the host's memory that says which start succeeded last; the next one, which failed last.
@@ -121,24 +136,11 @@ impl MoveTable {
         let kernels = Kernels::load(device)?;
         let host = Pinned::new(device, (FINISHED_WORD + 2) as u64 * 4)?;
         let mut targets = Vec::new();
-        let mut tell = |told: &[(u32, u32)]| {
-            let first = targets.len() as u32;
-            for &(span, word) in told {
-                let place = spans[span as usize].place;
-                let end = 4 * (u64::from(word) + 1);
-                if end > place.bytes {
-                    let what = format!("word {word} lies outside its board");
-                    return Err(DeviceError::BadHandle { bytes: place.bytes, what });
-                }
-                targets.push(place.address + 4 * u64::from(word));
-            }
-            Ok((first, told.len() as u32))
-        };
-        let (open_first, open_count) = tell(&flags.opened)?;
-        let (close_first, close_count) = tell(&flags.closed)?;
+        let (open_first, open_count) = tell(&mut targets, &spans, &flags.opened)?;
+        let (close_first, close_count) = tell(&mut targets, &spans, &flags.closed)?;
         let mut reports = Vec::with_capacity(flags.reports.len());
         for (number, (counter, told)) in flags.reports.iter().enumerate() {
-            let (first, count) = tell(told)?;
+            let (first, count) = tell(&mut targets, &spans, told)?;
             let units = moves.reported.get(number).copied().unwrap_or(0);
             reports.push(Report { counter: *counter, units, first, count });
         }
@@ -146,6 +148,8 @@ impl MoveTable {
         assert!(u64::from(flags.words) * 4 <= board.bytes, "the board has room for its words");
         let (tables, [pieces, units, reports, targets]) =
             upload(device, [raw(&moves.pieces), raw(&moves.units), raw(&reports), raw(&targets)], deadline)?;
+        // One source is awaited by blocks; of several each by the warps that read it, so that the first need not wait.
+        let awaited = if flags.await_words.1 == 1 { PHASE_AWAIT } else { 0 };
         let start = Start {
             pieces,
             units,
@@ -156,7 +160,7 @@ impl MoveTable {
             abort: host.device_address() + 4 * ABORT_WORD as u64,
             limit: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
             unit_count: moves.units.len() as u32,
-            phases: 0,
+            phases: PHASE_OPEN | awaited | PHASE_MOVE | PHASE_CLOSE,
             open_first,
             open_count,
             close_first,
@@ -173,43 +177,35 @@ impl MoveTable {
         };
         let most = device.properties().multiprocessors.max(1);
         let blocks = (moves.units.len() as u32).div_ceil(PACK_WARPS).clamp(1, most);
-        // One source is awaited by blocks; of several each by the warps that read it, so that the first need not wait.
-        let awaited = if start.await_count == 1 { PHASE_AWAIT } else { 0 };
-        let whole = Start { phases: PHASE_OPEN | awaited | PHASE_MOVE | PHASE_CLOSE, ..start };
         let repeated = match moves.engine.is_empty() {
-            true => Some(kernels.repeated_pack(&Start { tells: 1, ..whole }, blocks)?),
+            true => Some(kernels.repeated_pack(&Start { tells: 1, ..start }, blocks)?),
             false => None,
         };
         let (device, number) = (device.clone(), AtomicU32::new(0));
-        Ok(Self {
-            device,
-            kernels,
-            moves,
-            start: whole,
-            blocks,
-            host,
-            repeated,
-            number,
-            _tables: tables,
-            _spans: spans,
-        })
+        Ok(Self { device, kernels, moves, start, blocks, host, repeated, number, _tables: tables, _spans: spans })
     }
 
     /// Puts a whole start on `stream`: one launch; where the copy engine takes part, one before and one after it. One that
     /// `tells` is asked about by [`is_finished`](Self::is_finished); a captured one, which may run again, does not.
     pub fn run(&self, stream: &Stream, tells: bool) -> Result<(), DeviceError> {
+        // What is on the stream already gives up.
+        self.enqueue(stream, tells).inspect_err(|_| self.abort())?;
+        if tells {
+            self.number.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn enqueue(&self, stream: &Stream, tells: bool) -> Result<(), DeviceError> {
         match &self.repeated {
             // SAFETY: as for `launch`.
-            Some(repeated) if tells && repeated.suits(stream)? => unsafe { repeated.launch(stream)? },
+            Some(repeated) if tells && KernelGraph::allows(stream)? => unsafe { repeated.launch(stream)? },
             Some(_) => self.launch(stream, self.start.phases, self.blocks, tells)?,
             None => {
                 self.launch(stream, PHASE_OPEN | PHASE_AWAIT, 1, false)?;
                 run_copies(stream, &self.moves.engine)?;
                 self.launch(stream, PHASE_MOVE | PHASE_CLOSE, self.blocks, tells)?;
             }
-        }
-        if tells {
-            self.number.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
