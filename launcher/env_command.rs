@@ -25,6 +25,8 @@ struct Entry {
     name: &'static str,
     /// `None` when unset or empty.
     value: Option<String>,
+    /// Why the value cannot be used; only lists of fixed values are checked.
+    error: Option<String>,
     default: &'static str,
     values: &'static str,
     meaning: &'static str,
@@ -46,11 +48,14 @@ fn entries(read: impl Fn(Variable) -> Option<String>) -> Vec<Entry> {
     let shown = |variable: Variable| {
         read(variable).map(|value| if SECRETS.contains(&variable) { "(set, hidden)".to_string() } else { value })
     };
+    let wrong = env::wrongly_set(&read);
+    let error = |name| wrong.iter().find(|error| error.name == name).map(ToString::to_string);
     env::VARIABLES
         .iter()
         .map(|&variable| Entry {
             name: variable.name,
             value: shown(variable),
+            error: error(variable.name),
             default: variable.default,
             values: variable.values,
             meaning: variable.meaning,
@@ -67,6 +72,9 @@ fn table(entries: &[Entry]) -> String {
         };
         let default = if entry.default.is_empty() { "none" } else { entry.default };
         text.push_str(&format!("{} {value}\n", entry.name));
+        if let Some(error) = &entry.error {
+            text.push_str(&format!("    wrong: {error}\n"));
+        }
         text.push_str(&format!("    {}\n", entry.meaning));
         text.push_str(&format!("    values: {}; default: {default}\n", entry.values));
     }
@@ -94,6 +102,25 @@ mod tests {
                 variable.name
             );
         }
+    }
+
+    #[test]
+    fn values_that_cannot_be_used_are_marked() {
+        let set = |variable| match variable {
+            env::ROUTE => Some("falt".to_string()),
+            env::MAPPED => Some("staged".to_string()),
+            _ => None,
+        };
+        let entries = entries(set);
+        let text = table(&entries);
+        let error = "CROSSMESH_ROUTE=\"falt\" cannot be used; allowed: hierarchical|flat|gather-broadcast; \
+                     correct it or unset CROSSMESH_ROUTE";
+        assert!(text.contains(&format!("CROSSMESH_ROUTE = falt\n    wrong: {error}\n")), "{text}");
+        assert_eq!(text.matches("wrong: ").count(), 1);
+        let json = serde_json::to_value(&entries).unwrap();
+        let of =
+            |name: &str| json.as_array().unwrap().iter().find(|entry| entry["name"] == name).unwrap()["error"].clone();
+        assert_eq!((of("CROSSMESH_ROUTE"), of("CROSSMESH_MAPPED")), (error.into(), serde_json::Value::Null));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! other.
 
 use crate::checkpoint::WriteError;
-use crossmesh::base::bytes::SizeError;
+use crossmesh::base::bytes::{self, SizeError};
 use crossmesh::collective::device::CollectiveError;
 use crossmesh::collective::{OperationError, TableError};
 use crossmesh::comm::CommError;
@@ -19,15 +19,27 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// The byte count that `--option` gives.
+pub(super) fn byte_count(option: &'static str, text: &str) -> Result<u64, BenchError> {
+    bytes::parse(text).map_err(|source| BenchError::Bytes { option, source })
+}
+
 /// A bench that cannot run, or that found wrong data.
 #[derive(Debug, Error)]
 pub(crate) enum BenchError {
     /// An option's value.
-    #[error("--{option} {value:?}: {allowed}")]
+    #[error("--{option} {value:?} cannot be used; allowed: {allowed}")]
     Option { option: &'static str, value: String, allowed: String },
     /// A byte count.
-    #[error("--bytes")]
-    Bytes(#[source] SizeError),
+    #[error("--{option}")]
+    Bytes {
+        option: &'static str,
+        #[source]
+        source: SizeError,
+    },
+    /// A bench of what kernels of several GPUs do together.
+    #[error("hosts order the ranks of this job, so {what}; allowed: GPUs that reach each other, one process on each")]
+    Ordered { what: &'static str },
     /// Too few ranks.
     #[error("the bench needs {needed} ranks and the job has {ranks}; start it with crossmesh run -n {needed}")]
     TooFewRanks { needed: u64, ranks: usize },
@@ -139,13 +151,19 @@ pub(crate) enum BenchError {
 }
 
 impl BenchError {
+    /// `--option value` is not among those that are `allowed`.
+    pub(crate) fn refused(option: &'static str, value: impl ToString, allowed: impl Into<String>) -> Self {
+        Self::Option { option, value: value.to_string(), allowed: allowed.into() }
+    }
+
     /// Whether the user can cure it by another call.
     pub(crate) fn is_bad_input(&self) -> bool {
         matches!(
             self,
             Self::Option { .. }
                 | Self::Target { .. }
-                | Self::Bytes(_)
+                | Self::Bytes { .. }
+                | Self::Ordered { .. }
                 | Self::TooFewRanks { .. }
                 | Self::SeveralHosts { .. }
                 | Self::RouteForced { .. }

@@ -125,8 +125,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, BenchError> {
     match arguments.rank {
         Some(rank) if rank < job.ranks => results.plan_one(&job, Rank(rank))?,
         Some(rank) => {
-            let allowed = format!("must be below the {} ranks of both sides", job.ranks);
-            return Err(BenchError::Option { option: "rank", value: rank.to_string(), allowed });
+            let allowed = format!("those below the {} ranks of both sides", job.ranks);
+            return Err(BenchError::refused("rank", rank, allowed));
         }
         None => results.plan_all(&job)?,
     }

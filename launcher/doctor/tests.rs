@@ -149,6 +149,9 @@ const CASES: &[Case] = &[
     }),
     ("process-memory", Severity::Warning, |state| state.system.ptrace_scope = Some(1)),
     ("environment", Severity::Warning, |state| state.system.unknown_variables = vec!["CROSSMESH_ROUT".into()]),
+    ("environment", Severity::Failure, |state| {
+        state.system.environment.insert("CROSSMESH_ROUTE".into(), "falt".into());
+    }),
     ("uverbs", Severity::Failure, |state| state.system.device_files.retain(|file| !file.path.contains("uverbs"))),
     ("uverbs", Severity::Failure, |state| state.system.device_files[0].error = Some("permission denied".into())),
     ("uverbs", Severity::Failure, |state| {
@@ -262,6 +265,18 @@ fn every_check_has_a_fault_and_a_page() {
     let headings: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let expected: BTreeSet<&str> = checks.into_iter().chain(TOGETHER).collect();
     assert_eq!(headings, expected);
+}
+
+#[test]
+fn a_value_that_no_reader_takes_fails() {
+    let mut state = healthy(0, "node1");
+    state.system.environment.insert("CROSSMESH_ROUTE".into(), "falt".into());
+    state.system.environment.insert("CROSSMESH_STAGING".into(), "32MiB".into());
+    let report = Report::of(&[state], Tried::default());
+    let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
+    assert_eq!((finding.id, finding.severity), ("environment", Severity::Failure));
+    assert_eq!((finding.value.as_str(), finding.limit.as_str()), ("falt", "hierarchical, flat, gather-broadcast"));
+    assert!(finding.remedy.starts_with("unset CROSSMESH_ROUTE, or export CROSSMESH_ROUTE="), "{}", finding.remedy);
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub enum SizeError {
         extents: Vec<u64>,
     },
     /// A text that is no byte count.
-    #[error("{text:?} is no byte count; write a number with an optional unit, such as 4096, 64KiB, 64MiB, 1GB")]
+    #[error("{text:?} is no byte count; allowed: a number with an optional unit, such as 4096, 64KiB, 64MiB, 1GB")]
     Unreadable {
         /// The text as given.
         text: String,

@@ -20,6 +20,19 @@ pub struct Variable {
     pub meaning: &'static str,
 }
 
+impl Variable {
+    /// The values of a fixed list, `a|b|c` in the table; none where others are possible.
+    pub fn choices(self) -> impl Iterator<Item = &'static str> {
+        self.values.split('|').filter(move |_| self.values.contains('|'))
+    }
+
+    fn takes(self, value: &str) -> bool {
+        // The reader of log levels takes them in letters of either case, no other reader does.
+        let same = |choice: &str| if self == LOG { choice.eq_ignore_ascii_case(value) } else { choice == value };
+        self.choices().next().is_none() || self.choices().any(same)
+    }
+}
+
 macro_rules! variables {
     ($($ident:ident = $name:literal, $default:literal, $values:literal, $meaning:literal;)*) => {
         $(#[doc = $meaning] pub const $ident: Variable =
@@ -42,7 +55,7 @@ variables! {
     DOMAINS = "CROSSMESH_DOMAINS", "", "integer", "cut the ranks into so many contiguous domains";
     ROUTE = "CROSSMESH_ROUTE", "hierarchical", "hierarchical|flat|gather-broadcast", "route of every reshard";
     INJECTION = "CROSSMESH_INJECTION", "striped", "striped|single", "which source replicas inject";
-    ALGORITHM = "CROSSMESH_ALGORITHM", "by size", "one-shot-push|line-push|one-shot-pull|two-shot-push|two-shot|shard-push|ring|multicast|host-ordered", "algorithm of every collective on GPUs";
+    ALGORITHM = "CROSSMESH_ALGORITHM", "by size", "one-shot-push|line-push|one-shot-pull|two-shot-push|two-shot|shard-push|ring|host-ordered", "algorithm of every collective on GPUs";
     TUNING = "CROSSMESH_TUNING", "the build's own", "path", "table by which collectives on GPUs choose, as crossmesh tune writes it";
     STAGING = "CROSSMESH_STAGING", "64MiB", "byte count", "staging memory of one rank";
     CHUNK = "CROSSMESH_CHUNK", "1MiB", "byte count", "largest chunk of a message link";
@@ -108,6 +121,15 @@ pub fn unknown() -> Vec<String> {
     unknown
 }
 
+/// The variables with a fixed list of values for which `read` gives something else, in the order of the table.
+pub fn wrongly_set(read: impl Fn(Variable) -> Option<String>) -> Vec<EnvError> {
+    let wrong = |&variable: &Variable| {
+        let value = read(variable).filter(|value| !value.is_empty() && !variable.takes(value))?;
+        Some(EnvError { name: variable.name, value, allowed: variable.values })
+    };
+    VARIABLES.iter().filter_map(wrong).collect()
+}
+
 fn is_unknown(name: &str) -> bool {
     name.starts_with("CROSSMESH_")
         && !name.starts_with("CROSSMESH_TEST_")
@@ -145,5 +167,27 @@ mod tests {
         for name in ["CROSSMESH_ROUTE", "CROSSMESH_TEST_LARGE", "PATH", "crossmesh_route"] {
             assert!(!is_unknown(name), "{name}");
         }
+    }
+
+    #[test]
+    fn only_values_of_a_fixed_list_can_be_wrong() {
+        let of = |set: &[(Variable, &str)]| {
+            let read =
+                |variable| set.iter().find(|(other, _)| *other == variable).map(|(_, value)| (*value).to_string());
+            wrongly_set(read)
+        };
+        let wrong = of(&[(ROUTE, "falt"), (STAGING, "much"), (MAPPED, "staged"), (PAGES, ""), (TERMINAL, "yes")]);
+        let allowed = "hierarchical|flat|gather-broadcast";
+        assert_eq!(
+            wrong,
+            [
+                EnvError { name: "CROSSMESH_ROUTE", value: "falt".into(), allowed },
+                EnvError { name: "CROSSMESH_TERMINAL", value: "yes".into(), allowed: "0|1" },
+            ]
+        );
+        assert_eq!(of(&[(LOG, "INFO"), (ROUTE, "flat")]), []);
+        assert_eq!(of(&[(LOG, "loud"), (ROUTE, "FLAT")]).len(), 2);
+        assert!(wrongly_set(|variable| variable.choices().last().map(String::from)).is_empty());
+        assert_eq!(wrongly_set(|_| Some("a|b".into())).len(), 10);
     }
 }

@@ -1,6 +1,7 @@
 //! Ways to run a collective inside a domain, and what each promises about rounding. In: names. Out: [`Algorithm`],
 //! [`Determinism`]. Guarantee: with every algorithm all ranks get the same bits.
 
+use crate::base::env;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -91,8 +92,9 @@ impl FromStr for Algorithm {
     }
 }
 
+/// Those that can run: what the variable takes.
 fn names() -> String {
-    Algorithm::ALL.map(Algorithm::name).join(", ")
+    env::ALGORITHM.choices().collect::<Vec<_>>().join(", ")
 }
 
 /// What is promised about the bits of a result. The greater one includes the lesser.
@@ -126,7 +128,18 @@ mod tests {
             assert_eq!(algorithm.name().parse(), Ok(algorithm));
         }
         let error = "oneshot".parse::<Algorithm>().unwrap_err().to_string();
-        assert!(error.contains("\"oneshot\"") && error.contains("one-shot-push, one-shot-pull"), "{error}");
+        assert!(error.contains("\"oneshot\"") && error.contains("one-shot-push, line-push"), "{error}");
+    }
+
+    #[test]
+    fn all_that_can_run_are_offered() {
+        let mut offered: Vec<Algorithm> = env::ALGORITHM.choices().map(|name| name.parse().unwrap()).collect();
+        offered.sort_unstable();
+        let mut possible = Algorithm::ALL.to_vec();
+        possible.retain(|algorithm| *algorithm != Algorithm::Multicast);
+        possible.sort_unstable();
+        assert_eq!(offered, possible);
+        assert!(!"oneshot".parse::<Algorithm>().unwrap_err().to_string().contains("multicast"));
     }
 
     #[test]

@@ -99,6 +99,21 @@ fn the_table_of_variables_hides_keys() {
 }
 
 #[test]
+fn values_that_cannot_be_used_are_told() {
+    let of = |arguments: &[&str]| {
+        let mut command = crossmesh();
+        command.args(arguments).env("CROSSMESH_ROUTE", "falt").env("CROSSMESH_MAPPED", "staged");
+        finish(command)
+    };
+    let shown = of(&["env"]);
+    assert_eq!((shown.code, shown.output.matches("    wrong: ").count()), (Some(0), 1), "{}", shown.output);
+    assert!(shown.output.contains("CROSSMESH_ROUTE = falt\n    wrong: CROSSMESH_ROUTE="), "{}", shown.output);
+    let found = of(&["doctor"]);
+    assert_eq!(found.code, Some(2), "{}", found.output);
+    assert!(found.output.contains("CROSSMESH_ROUTE=VALUE") && found.output.contains("falt"), "{}", found.output);
+}
+
+#[test]
 fn programs_start_with_no_signal_blocked() {
     for starter in starters() {
         let job = finish(shell_ranks(starter, &["-n", "2"], "grep SigBlk /proc/self/status"));

@@ -2,9 +2,9 @@
 //! nccl-tests have its letters and meanings.
 
 use super::chain::Form;
-use crate::bench::error::BenchError;
+use crate::bench::error::{BenchError, byte_count};
 use crate::bench::output;
-use crossmesh::base::bytes;
+use crossmesh::base::env;
 use crossmesh::collective::{Algorithm, Kind, ReduceOperation};
 use crossmesh::comm::ChannelOptions;
 use crossmesh::layout::Dtype;
@@ -14,26 +14,26 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Smallest size, in all: of the vector, of all-gather's output, of reduce-scatter's input, of the fused call's rows
-    #[arg(short = 'b', long, value_name = "BYTES", default_value = "8")]
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", allow_negative_numbers = true)]
     minbytes: String,
     /// Largest size
-    #[arg(short = 'e', long, value_name = "BYTES", default_value = "128M")]
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "128M", allow_negative_numbers = true)]
     maxbytes: String,
     /// From a size to the next: times this
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2)]
-    stepfactor: u64,
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2, allow_negative_numbers = true)]
+    stepfactor: i64,
     /// Calls in a chain, each reading what the one before wrote [default: 50, fewer of larger sizes]
-    #[arg(short = 'n', long, value_name = "N")]
-    iters: Option<u32>,
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    iters: Option<i64>,
     /// Chains that are not timed
-    #[arg(short = 'w', long, value_name = "N", default_value_t = 2)]
-    warmup_iters: u32,
+    #[arg(short = 'w', long, value_name = "N", default_value_t = 2, allow_negative_numbers = true)]
+    warmup_iters: i64,
     /// Whether results are checked: 0 or 1
-    #[arg(short = 'c', long, value_name = "0|1", default_value_t = 1)]
-    check: u32,
+    #[arg(short = 'c', long, value_name = "0|1", default_value_t = 1, allow_negative_numbers = true)]
+    check: i64,
     /// Replays of the chain as a graph; 0 makes no graphs [default: 20, fewer of larger sizes]
-    #[arg(short = 'G', long, value_name = "N")]
-    cudagraph: Option<u32>,
+    #[arg(short = 'G', long, value_name = "N", allow_negative_numbers = true)]
+    cudagraph: Option<i64>,
     /// Element type, with commas: float, half, bfloat16, double, int32, int64, uint8, fp8_e4m3, fp8_e5m2, or all [default:
     /// float; bfloat16 for the fused call]
     #[arg(short = 'd', long, value_name = "LIST")]
@@ -42,11 +42,11 @@ pub(crate) struct Arguments {
     #[arg(short = 'o', long, value_name = "LIST", default_value = "sum")]
     op: String,
     /// Rank that broadcasts first; in a chain each passes on what it got
-    #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
-    root: u32,
+    #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0, allow_negative_numbers = true)]
+    root: i64,
     /// Whether operands are registered, so that peers reach them: 0 or 1
-    #[arg(short = 'R', long, value_name = "0|1", default_value_t = 0)]
-    local_register: u32,
+    #[arg(short = 'R', long, value_name = "0|1", default_value_t = 0, allow_negative_numbers = true)]
+    local_register: i64,
     /// How calls are made, with commas: graph, eager
     #[arg(long, value_name = "LIST", default_value = "graph,eager")]
     modes: String,
@@ -58,14 +58,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
     /// Largest message that goes by words with flags [default: 1M]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     push_bytes: Option<String>,
     /// Staging of operands that are not registered [default: 16M]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     staging_bytes: Option<String>,
     /// Elements of a row of the fused call
-    #[arg(long, value_name = "N", default_value_t = 8192)]
-    hidden: u32,
+    #[arg(long, value_name = "N", default_value_t = 8192, allow_negative_numbers = true)]
+    hidden: i64,
     /// What to compare with in the same run, with commas: nccl, torch (needs python3 with PyTorch)
     #[arg(long, value_name = "LIST")]
     against: Option<String>,
@@ -145,32 +145,27 @@ pub(super) fn counts(bytes: u64) -> (u32, u32) {
     found.map_or(LARGE, |&(_, calls, samples)| (calls, samples))
 }
 
+/// Most calls of a chain, and most chains.
+const MOST: u32 = 100_000;
+/// Largest size.
+const LARGEST: u64 = 1 << 40;
+/// Elements of a row of the fused call.
+const HIDDEN: &str = "a multiple of 4 above 0";
+
 impl Request {
     /// Checks everything that does not need the job.
     pub(crate) fn parse(kind: Kind, arguments: &Arguments) -> Result<Self, BenchError> {
-        let least = bytes::parse(&arguments.minbytes).map_err(BenchError::Bytes)?;
-        let most = bytes::parse(&arguments.maxbytes).map_err(BenchError::Bytes)?;
-        let sizes = sizes(least, most, arguments.stepfactor)?;
-        let flag = |option, value: u32| match value {
-            0 | 1 => Ok(value == 1),
-            _ => Err(refused(option, &value.to_string(), "0 or 1")),
-        };
-        let number = |option, value: Option<u32>, least: u32| match value {
-            Some(value) if !(least..=100_000).contains(&value) => {
-                Err(refused(option, &value.to_string(), &format!("{least} to 100000")))
-            }
-            _ => Ok(value),
-        };
+        let sizes = sizes((&arguments.minbytes, &arguments.maxbytes), arguments.stepfactor, 0)?;
+        let flag = |option, value| number(option, value, (0, 1), "0 or 1").map(|value| value == 1);
+        let count = |option, value, least: u32| number(option, value, (least, MOST), &format!("{least} to {MOST}"));
         let usual = if kind == Kind::AllReduceNorm { "bfloat16" } else { "float" };
         let types = list("datatype", arguments.datatype.as_deref().unwrap_or(usual), &TYPES)?;
-        let size = |text: &Option<String>| text.as_deref().map(bytes::parse).transpose().map_err(BenchError::Bytes);
+        let size = |option, text: &Option<String>| text.as_deref().map(|text| byte_count(option, text)).transpose();
         let operations = ReduceOperation::ALL.map(|operation| (operation.name(), operation));
-        let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
-        let algorithm = arguments.algorithm.iter().map(|name| list("algorithm", name, &algorithms));
         let rivals = Rival::ALL.map(|rival| (rival.name(), rival));
         let against = arguments.against.as_deref().map_or(Ok(Vec::new()), |names| list("against", names, &rivals))?;
         let mut modes = list("modes", &arguments.modes, &[("graph", true), ("eager", false)])?;
-        let replays = number("cudagraph", arguments.cudagraph, 0)?;
+        let replays = arguments.cudagraph.map(|value| count("cudagraph", value, 0)).transpose()?;
         if replays == Some(0) {
             modes.retain(|captured| !captured);
         }
@@ -183,18 +178,18 @@ impl Request {
             } else {
                 vec![ReduceOperation::Sum]
             },
-            root: arguments.root,
-            iterations: number("iters", arguments.iters, 1)?,
+            root: number("root", arguments.root, (0, u32::MAX), "a rank of the job, from 0 on")?,
+            iterations: arguments.iters.map(|value| count("iters", value, 1)).transpose()?,
             replays: replays.filter(|&replays| replays > 0),
-            warmups: number("warmup_iters", Some(arguments.warmup_iters), 0)?.unwrap_or(0),
+            warmups: count("warmup-iters", arguments.warmup_iters, 0)?,
             checks: flag("check", arguments.check)?,
-            registered: flag("local_register", arguments.local_register)?,
+            registered: flag("local-register", arguments.local_register)?,
             modes,
             caches: list("l2", &arguments.l2, &[("warm", false), ("cold", true)])?,
-            algorithm: algorithm.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().next(),
-            push_bytes: size(&arguments.push_bytes)?,
-            staging_bytes: size(&arguments.staging_bytes)?,
-            hidden: arguments.hidden,
+            algorithm: arguments.algorithm.as_deref().map(algorithm).transpose()?,
+            push_bytes: size("push-bytes", &arguments.push_bytes)?,
+            staging_bytes: size("staging-bytes", &arguments.staging_bytes)?,
+            hidden: number("hidden", arguments.hidden, (0, u32::MAX), HIDDEN)?,
             against,
             json: output::place("json", arguments.json.as_deref())?,
         };
@@ -208,13 +203,15 @@ impl Request {
             return Ok(());
         }
         if self.hidden == 0 || !self.hidden.is_multiple_of(4) {
-            return Err(refused("hidden", &self.hidden.to_string(), "a multiple of 4"));
+            return Err(BenchError::refused("hidden", self.hidden, HIDDEN));
         }
         let other = self.dtypes.iter().find(|dtype| ![Dtype::F16, Dtype::BF16].contains(dtype));
         match (other, self.operations.as_slice()) {
-            (Some(&other), _) => Err(refused("datatype", type_name(other), "the fused call takes half and bfloat16")),
+            (Some(&other), _) => {
+                Err(BenchError::refused("datatype", type_name(other), "half and bfloat16 in the fused call"))
+            }
             (None, [ReduceOperation::Sum]) => Ok(()),
-            (None, others) => Err(refused("op", others[0].name(), "the fused call sums")),
+            (None, others) => Err(BenchError::refused("op", others[0].name(), "sum in the fused call")),
         }
     }
 
@@ -259,14 +256,18 @@ impl Request {
     }
 }
 
-/// Sizes from `least` to `most`, each `factor` times the one before.
-pub(super) fn sizes(least: u64, most: u64, factor: u64) -> Result<Vec<u64>, BenchError> {
-    if factor < 2 {
-        return Err(refused("stepfactor", &factor.to_string(), "2 or more"));
+/// Sizes from `--minbytes`, or `floor` where that is less, to `--maxbytes`, each `factor` times the one before; at least one.
+pub(super) fn sizes((minbytes, maxbytes): (&str, &str), factor: i64, floor: u64) -> Result<Vec<u64>, BenchError> {
+    let least = byte_count("minbytes", minbytes)?.max(floor);
+    let most = byte_count("maxbytes", maxbytes)?;
+    let Some(factor) = u64::try_from(factor).ok().filter(|&factor| factor >= 2) else {
+        return Err(BenchError::refused("stepfactor", factor, "2 or more"));
+    };
+    if !(floor..=LARGEST).contains(&most) {
+        return Err(BenchError::refused("maxbytes", maxbytes, format!("{floor} bytes to 1T")));
     }
-    if least > most || most > 1 << 40 {
-        let allowed = "a smallest size that is not above the largest, and 1 TiB at most";
-        return Err(refused("minbytes", &format!("{least} to {most}"), allowed));
+    if least > most {
+        return Err(BenchError::refused("minbytes", minbytes, format!("at most --maxbytes, which is {maxbytes:?}")));
     }
     let next = |size: &u64| Some(size.checked_mul(factor)?.max(1)).filter(|&next| next <= most);
     Ok(std::iter::successors(Some(least), next).collect())
@@ -281,20 +282,28 @@ fn list<T: Copy>(option: &'static str, text: &str, known: &[(&str, T)]) -> Resul
         let found = known.iter().find(|(name, _)| *name == word.trim()).map(|&(_, value)| value);
         found.ok_or_else(|| {
             let names: Vec<&str> = known.iter().map(|&(name, _)| name).collect();
-            refused(option, word, &format!("allowed are {}, all", names.join(", ")))
+            BenchError::refused(option, word, format!("{}, all", names.join(", ")))
         })
     };
     text.split(',').map(one).collect()
 }
 
-pub(super) fn refused(option: &'static str, value: &str, allowed: &str) -> BenchError {
-    BenchError::Option { option, value: value.to_string(), allowed: allowed.to_string() }
+/// The number that `--option` gives, refused unless it is from `least` to `most`; `allowed` says so in words.
+fn number(option: &'static str, value: i64, (least, most): (u32, u32), allowed: &str) -> Result<u32, BenchError> {
+    let found = u32::try_from(value).ok().filter(|value| (least..=most).contains(value));
+    found.ok_or_else(|| BenchError::refused(option, value, allowed))
+}
+
+fn algorithm(name: &str) -> Result<Algorithm, BenchError> {
+    let names = || env::ALGORITHM.choices().collect::<Vec<_>>().join(", ");
+    name.trim().parse().map_err(|_| BenchError::refused("algorithm", name, names()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
+    use std::error::Error;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -343,26 +352,90 @@ mod tests {
         assert_eq!(counts, [(50, 20), (50, 20), (20, 15), LARGE]);
     }
 
+    /// The message for `words`, with its cause; the option that it names is one.
+    fn refusal(kind: Kind, words: &[&str]) -> String {
+        let error = request(kind, words).unwrap_err();
+        assert!(error.is_bad_input(), "{words:?}");
+        let text = error.to_string() + &error.source().map_or(String::new(), |cause| format!(": {cause}"));
+        let name = text.trim_start_matches("--").split([' ', ':']).next().unwrap();
+        let known = Line::command().get_arguments().any(|argument| argument.get_long() == Some(name));
+        assert!(known, "{words:?} give {text:?}, which names no option");
+        text
+    }
+
     #[test]
     fn bad_options_are_named() {
-        for words in [
-            ["-f", "1"],
-            ["-b", "1G"],
-            ["-c", "2"],
-            ["-R", "3"],
-            ["-n", "0"],
-            ["-d", "bf16"],
-            ["-o", "mean"],
-            ["--modes", "lazy"],
-            ["--l2", "hot"],
-            ["--algorithm", "tree"],
-            ["--against", "mpi"],
+        let numbers = "0 to 100000";
+        for (words, option, value, allowed) in [
+            (["-f", "1"], "stepfactor", "1", "2 or more"),
+            (["-f", "-2"], "stepfactor", "-2", "2 or more"),
+            (["-c", "2"], "check", "2", "0 or 1"),
+            (["-R", "3"], "local-register", "3", "0 or 1"),
+            (["-n", "0"], "iters", "0", "1 to 100000"),
+            (["-n", "-5"], "iters", "-5", "1 to 100000"),
+            (["-w", "-1"], "warmup-iters", "-1", numbers),
+            (["-G", "100001"], "cudagraph", "100001", numbers),
+            (["-r", "-1"], "root", "-1", "a rank of the job, from 0 on"),
+            (["-d", "float,bf16"], "datatype", "bf16", &TYPES.map(|(name, _)| name).join(", ")),
+            (["-o", "mean"], "op", "mean", "sum, prod, min, max, avg, all"),
+            (["--modes", "lazy"], "modes", "lazy", "graph, eager, all"),
+            (["--l2", "hot"], "l2", "hot", "warm, cold, all"),
+            (["--against", "mpi"], "against", "mpi", "nccl, torch, all"),
         ] {
-            let error = request(Kind::AllReduce, &words).unwrap_err();
-            assert!(error.is_bad_input(), "{words:?}");
+            let text = refusal(Kind::AllReduce, &words);
+            let allowed = if option == "datatype" { format!("{allowed}, all") } else { allowed.to_string() };
+            assert_eq!(text, format!("--{option} {value:?} cannot be used; allowed: {allowed}"));
         }
-        for words in [["-d", "float"], ["--hidden", "6"], ["-o", "max"], ["--staging-bytes", "much"]] {
-            assert!(request(Kind::AllReduceNorm, &words).unwrap_err().is_bad_input(), "{words:?}");
+        for (words, rest) in [
+            (["-d", "float"], "--datatype \"float\" cannot be used; allowed: half and bfloat16 in the fused call"),
+            (["--hidden", "7"], "--hidden \"7\" cannot be used; allowed: a multiple of 4 above 0"),
+            (["--hidden", "-4"], "--hidden \"-4\" cannot be used; allowed: a multiple of 4 above 0"),
+            (["-o", "max"], "--op \"max\" cannot be used; allowed: sum in the fused call"),
+        ] {
+            assert_eq!(refusal(Kind::AllReduceNorm, &words), rest);
         }
+    }
+
+    #[test]
+    fn byte_counts_name_their_option() {
+        let unreadable =
+            |option: &str| format!("--{option}: \"1Q\" is no byte count; allowed: a number with an optional unit");
+        for option in ["minbytes", "maxbytes", "push-bytes", "staging-bytes"] {
+            let text = refusal(Kind::AllReduce, &[&format!("--{option}"), "1Q"]);
+            assert!(text.starts_with(&unreadable(option)), "{text}");
+        }
+        for kind in [Kind::AllReduceNorm, Kind::Broadcast] {
+            assert!(refusal(kind, &["-e", "-1"]).starts_with("--maxbytes: \"-1\" is no byte count"));
+        }
+        let refused = |words: [&str; 4]| refusal(Kind::AllReduce, &words);
+        let above = "--minbytes \"64M\" cannot be used; allowed: at most --maxbytes, which is \"1K\"";
+        assert_eq!(refused(["-b", "64M", "-e", "1K"]), above);
+        let large = "--maxbytes \"2T\" cannot be used; allowed: 0 bytes to 1T";
+        assert_eq!(refused(["-b", "8", "-e", "2T"]), large);
+        assert_eq!(refused(["-b", "3T", "-e", "2T"]), large);
+    }
+
+    #[test]
+    fn sizes_have_a_floor() {
+        assert_eq!(sizes(("8", "1T"), 1 << 20, 16).unwrap(), [16, 16 << 20]);
+        assert_eq!(sizes(("16", "16"), 2, 16).unwrap(), [16]);
+        let error = sizes(("4", "8"), 2, 16).unwrap_err().to_string();
+        assert_eq!(error, "--maxbytes \"8\" cannot be used; allowed: 16 bytes to 1T");
+    }
+
+    #[test]
+    fn algorithms_are_offered_where_they_can_run() {
+        let names = env::ALGORITHM.choices().collect::<Vec<_>>().join(", ");
+        assert!(!names.contains("multicast"));
+        for name in ["tree", "all", "ring,two-shot"] {
+            let text = refusal(Kind::AllReduce, &["--algorithm", name]);
+            assert_eq!(text, format!("--algorithm {name:?} cannot be used; allowed: {names}"));
+        }
+        let command = Line::command();
+        let argument = command.get_arguments().find(|argument| argument.get_id() == "algorithm").unwrap();
+        assert!(argument.get_help().unwrap().to_string().ends_with(&names), "{:?}", argument.get_help());
+        // What is asked for by name says itself why it does not run.
+        let asked = request(Kind::AllReduce, &["--algorithm", "multicast"]).unwrap();
+        assert_eq!(asked.options().algorithm, Some(Algorithm::Multicast));
     }
 }

@@ -2,7 +2,7 @@
 //! best launch, as a table, JSON, SVG; S*, alpha, alpha_step and B of this machine beside what formulas make of them and beside
 //! constants of others. Guarantee: collective; every point's result was checked.
 
-use super::arguments::{refused, sizes};
+use super::arguments::sizes;
 use super::chain::{Chain, Form};
 use super::closed::{Fit, ONE_SHOT_PULL, ONE_SHOT_PUSH, Shape, TWO_SHOT, TWO_SHOT_PUSH, crossing, crossover, fit};
 use super::curves::{self, Curve, Mark};
@@ -25,14 +25,14 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Smallest size
-    #[arg(short = 'b', long, value_name = "BYTES", default_value = "1K")]
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "1K", allow_negative_numbers = true)]
     minbytes: String,
     /// Largest size
-    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64M")]
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64M", allow_negative_numbers = true)]
     maxbytes: String,
     /// From a size to the next: times this
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 4)]
-    stepfactor: u64,
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 4, allow_negative_numbers = true)]
+    stepfactor: i64,
     /// Write the curves as SVG to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -129,9 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn draw(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchError> {
-    let least = bytes::parse(&arguments.minbytes).map_err(BenchError::Bytes)?.max(16);
-    let most = bytes::parse(&arguments.maxbytes).map_err(BenchError::Bytes)?;
-    let sizes = sizes(least, most, arguments.stepfactor)?;
+    let sizes = sizes((&arguments.minbytes, &arguments.maxbytes), arguments.stepfactor, 16)?;
     if world.size() < 2 {
         return Err(BenchError::TooFewRanks { needed: 2, ranks: world.size() });
     }
@@ -144,13 +142,12 @@ fn draw(world: &Communicator, arguments: &Arguments) -> Result<Complaint, BenchE
         root: 0,
     };
     let (rank, ranks) = (world.rank().0, world.size() as u32);
+    let most = sizes.last().copied().unwrap_or(0);
     let room = Chain { call: of(most), form, rank, ranks, calls: 2 }.bytes();
     let options = ChannelOptions { push_bytes: Some(PUSH_BYTES), ..ChannelOptions::default() };
     let mut rig = Rig::new(world, room, true, &options)?;
     if rig.is_ordered() {
-        let allowed =
-            "GPUs that reach each other, one process on each; here hosts order the ranks and there is one algorithm";
-        return Err(refused("minbytes", &arguments.minbytes, allowed));
+        return Err(BenchError::Ordered { what: "there is one algorithm" });
     }
     let mut curves: Vec<(Algorithm, Vec<(u64, Tried)>)> = Vec::new();
     for algorithm in algorithms(Kind::AllReduce) {

@@ -30,7 +30,7 @@ pub(crate) use arguments::{Arguments, Request};
 
 use super::error::BenchError;
 use super::{Complaint, output};
-use arguments::{Rival, refused};
+use arguments::Rival;
 use chain::{Chain, Form};
 use crossmesh::base::Rank;
 use crossmesh::collective::{Call, Kind};
@@ -48,7 +48,7 @@ const LARGE: u64 = 1 << 20;
 pub(super) fn run(world: &Communicator, request: &Request) -> Result<Complaint, BenchError> {
     let ranks = world.size() as u32;
     if request.root >= ranks {
-        return Err(refused("root", &request.root.to_string(), &format!("ranks 0 to {}", ranks - 1)));
+        return Err(BenchError::refused("root", request.root, format!("ranks 0 to {}", ranks - 1)));
     }
     let leads = world.rank() == Rank(0);
     let largest = calls(request, ranks).iter().filter_map(|call| call.total_bytes(ranks)).max();
@@ -165,7 +165,7 @@ fn forms(rig: &mut Rig<'_>, request: &Request) -> Result<Vec<Form>, BenchError> 
     let forms: Vec<Form> = request.forms().into_iter().filter(|form| !(ordered && form.captured)).collect();
     if forms.is_empty() {
         let allowed = "eager, since hosts order the ranks here and cannot act in a graph";
-        return Err(refused("modes", "graph", allowed));
+        return Err(BenchError::refused("modes", "graph", allowed));
     }
     if ordered && rig.rank() == 0 {
         log::warn!(

@@ -1,8 +1,7 @@
 //! Command line of `crossmesh bench p2p`. In: texts. Out: a checked [`Request`]. Guarantee: equal on both ranks.
 
-use crate::bench::error::BenchError;
+use crate::bench::error::{BenchError, byte_count};
 use crate::bench::output;
-use crossmesh::base::bytes;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -52,14 +51,14 @@ impl fmt::Display for Link {
 }
 
 impl FromStr for Link {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
         match text {
             "tcp" => Ok(Self::Tcp),
             "shm" => Ok(Self::Shm),
             "mapped" => Ok(Self::Mapped),
             "process" => Ok(Self::Process),
-            _ => Err(format!("unknown link {text:?}; allowed: tcp, shm, mapped, process")),
+            _ => Err(()),
         }
     }
 }
@@ -83,26 +82,19 @@ const LATENCY: (u64, u64, u64) = (128 << 20, 8, 1000);
 impl Request {
     /// Checks everything that does not need the job.
     pub(crate) fn parse(arguments: &Arguments) -> Result<Self, BenchError> {
-        let refuse = |option, value: &str, allowed: &str| BenchError::Option {
-            option,
-            value: value.to_string(),
-            allowed: allowed.to_string(),
-        };
-        let sizes: Result<Vec<u64>, _> = arguments.bytes.split(',').map(bytes::parse).collect();
-        let sizes = sizes.map_err(BenchError::Bytes)?;
+        let sizes: Result<Vec<u64>, _> = arguments.bytes.split(',').map(|text| byte_count("bytes", text)).collect();
+        let sizes = sizes?;
         if let Some(size) = sizes.iter().find(|&&size| size == 0 || size > 1 << 40) {
-            return Err(refuse("bytes", &size.to_string(), "sizes from 1 byte to 1 TiB"));
+            return Err(BenchError::refused("bytes", size, "sizes from 1 byte to 1 TiB"));
         }
-        let links = arguments
-            .link
-            .iter()
-            .flat_map(|list| list.split(','))
-            .map(|word| word.trim().parse().map_err(|allowed: String| refuse("link", word, &allowed)));
+        let links = arguments.link.iter().flat_map(|list| list.split(',')).map(|word| {
+            word.trim().parse().map_err(|()| BenchError::refused("link", word, "tcp, shm, mapped, process"))
+        });
         if !(1..=64).contains(&arguments.depth) {
-            return Err(refuse("depth", &arguments.depth.to_string(), "1 to 64 transfers"));
+            return Err(BenchError::refused("depth", arguments.depth, "1 to 64 transfers"));
         }
         if arguments.iterations == Some(0) {
-            return Err(refuse("iterations", "0", "at least one"));
+            return Err(BenchError::refused("iterations", 0, "1 or more"));
         }
         Ok(Self {
             bytes: sizes,
@@ -162,7 +154,9 @@ mod tests {
             ["--depth", "0"],
             ["--iterations", "0"],
         ] {
-            assert!(request(&words).unwrap_err().is_bad_input(), "{words:?}");
+            let error = request(&words).unwrap_err();
+            assert!(error.is_bad_input() && error.to_string().starts_with(words[0]), "{words:?}: {error}");
+            assert!(words[1].is_empty() || error.to_string().contains(" cannot be used; allowed: "), "{error}");
         }
     }
 }

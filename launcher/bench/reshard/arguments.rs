@@ -2,9 +2,9 @@
 
 use super::peers::PeerList;
 use super::shape::{self, Shape};
-use crate::bench::error::BenchError;
+use crate::bench::error::{BenchError, byte_count};
 use crate::bench::output;
-use crossmesh::base::bytes;
+use crossmesh::base::env;
 use crossmesh::route::{Injection, RouteKind, RouteOptions};
 use std::fmt;
 use std::path::PathBuf;
@@ -64,12 +64,12 @@ impl fmt::Display for Memory {
 }
 
 impl std::str::FromStr for Memory {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
         match text {
             "shared" => Ok(Self::Shared),
             "private" => Ok(Self::Private),
-            _ => Err(format!("unknown memory {text:?}; allowed: shared, private")),
+            _ => Err(()),
         }
     }
 }
@@ -103,22 +103,17 @@ pub(crate) struct Request {
 impl Request {
     /// Checks everything that does not need the job.
     pub(crate) fn parse(arguments: &Arguments) -> Result<Self, BenchError> {
-        let refuse = |option, value: &str, allowed: &str| BenchError::Option {
-            option,
-            value: value.to_string(),
-            allowed: allowed.to_string(),
-        };
         for (option, count) in [("sources", arguments.sources), ("destinations", arguments.destinations)] {
             if !(1..=1 << 16).contains(&count) {
-                return Err(refuse(option, &count.to_string(), "1 to 65536 ranks"));
+                return Err(BenchError::refused(option, count, "1 to 65536 ranks"));
             }
         }
         if arguments.repeat == 0 {
-            return Err(refuse("repeat", "0", "at least one round must count"));
+            return Err(BenchError::refused("repeat", 0, "1 or more, since a round must count"));
         }
-        let bytes = arguments.bytes.as_deref().map(bytes::parse).transpose().map_err(BenchError::Bytes)?;
-        let routes: Vec<RouteKind> = list("routes", &arguments.routes)?;
-        let kinds: Vec<Memory> = list("memory", &arguments.memory)?;
+        let bytes = arguments.bytes.as_deref().map(|text| byte_count("bytes", text)).transpose()?;
+        let routes: Vec<RouteKind> = list("routes", &arguments.routes, env::ROUTE.choices())?;
+        let kinds: Vec<Memory> = list("memory", &arguments.memory, ["shared", "private"])?;
         let variants = kinds.iter().flat_map(|&memory| {
             let route = |&kind| RouteOptions { kind, injection: Injection::default() };
             routes.iter().map(route).map(move |route| Variant { route, memory })
@@ -126,7 +121,7 @@ impl Request {
         let bind = match arguments.bind.as_str() {
             "in-turn" => true,
             "none" => false,
-            text => return Err(refuse("bind", text, "allowed: in-turn, none")),
+            text => return Err(BenchError::refused("bind", text, "in-turn, none")),
         };
         Ok(Self {
             shapes: shape::choose(&arguments.shapes, arguments.sources, arguments.destinations, bytes)?,
@@ -147,16 +142,18 @@ impl Request {
 }
 
 /// A list with commas, nothing twice.
-fn list<T: std::str::FromStr<Err = String> + PartialEq>(
+fn list<T: std::str::FromStr + PartialEq>(
     option: &'static str,
     text: &str,
+    names: impl IntoIterator<Item = &'static str>,
 ) -> Result<Vec<T>, BenchError> {
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
     let mut items = Vec::new();
     for word in text.split(',').map(str::trim) {
-        let refuse = |allowed| BenchError::Option { option, value: text.to_string(), allowed };
-        let item = word.parse().map_err(refuse)?;
+        let refuse = |allowed: String| BenchError::refused(option, word, allowed);
+        let item = word.parse().map_err(|_| refuse(names.clone()))?;
         if items.contains(&item) {
-            return Err(refuse(format!("{word} is listed twice")));
+            return Err(refuse(format!("{names}, each once")));
         }
         items.push(item);
     }
@@ -212,6 +209,18 @@ mod tests {
         ] {
             let error = request(&words).unwrap_err();
             assert!(error.is_bad_input(), "{words:?}: {error}");
+            let named = words[1] == "/no/such/list" || error.to_string().starts_with(words[0]);
+            assert!(named, "{words:?}: {error}");
         }
+    }
+
+    #[test]
+    fn what_is_allowed_is_said_once() {
+        let error = |words: [&str; 2]| request(&words).unwrap_err().to_string();
+        let routes = "cannot be used; allowed: hierarchical, flat, gather-broadcast";
+        assert_eq!(error(["--routes", "flat,straight"]), format!("--routes \"straight\" {routes}"));
+        assert_eq!(error(["--routes", "flat,flat"]), format!("--routes \"flat\" {routes}, each once"));
+        assert_eq!(error(["--memory", "far"]), "--memory \"far\" cannot be used; allowed: shared, private");
+        assert_eq!(error(["--bind", "core"]), "--bind \"core\" cannot be used; allowed: in-turn, none");
     }
 }

@@ -96,12 +96,12 @@ pub(super) fn choose(
     let names: Vec<&str> = all.iter().map(|shape| shape.name).collect();
     let mut chosen: Vec<Shape> = Vec::new();
     for word in list.split(',').map(str::trim) {
-        let refuse = |allowed| BenchError::Option { option: "shapes", value: list.to_string(), allowed };
+        let refuse = |allowed: String| BenchError::refused("shapes", word, allowed);
         let Some(shape) = all.iter().find(|shape| shape.name == word) else {
-            return Err(refuse(format!("no shape {word:?}; allowed: all, {}", names.join(", "))));
+            return Err(refuse(format!("all, {}", names.join(", "))));
         };
         if chosen.contains(shape) {
-            return Err(refuse(format!("{word} is listed twice")));
+            return Err(refuse("each shape once".into()));
         }
         chosen.push(shape.clone());
     }

@@ -4,6 +4,7 @@
 use crate::doctor::finding::{Finding, Outcome, Severity};
 use crate::doctor::system::{Limit, State};
 use crossmesh::base::bytes::human;
+use crossmesh::base::env::{self, EnvError};
 
 /// Staging of a rank by default and what registration needs beside it.
 const LOCKED: u64 = (64 << 20) + (256 << 20);
@@ -129,13 +130,20 @@ pub(super) fn process_memory(state: &State) -> Outcome {
     Outcome::Found(vec![finding])
 }
 
-/// Variables that nobody reads: misspelt, most likely.
+/// Variables that nobody reads, misspelt most likely, and those with a value that no reader takes.
 pub(super) fn environment(state: &State) -> Outcome {
-    let finding = |name: &String| {
+    let unknown = state.system.unknown_variables.iter().map(|name| {
         let what = format!("{name} is set and crossmesh knows no such variable");
         Finding::new("environment", Severity::Warning, what, state.host())
             .seen(name, "a variable that crossmesh env lists")
             .cure(format!("unset {name}; crossmesh env shows all variables"))
-    };
-    state.system.unknown_variables.iter().map(finding).collect::<Vec<_>>().into()
+    });
+    let wrong = env::wrongly_set(|variable| state.system.environment.get(variable.name).cloned());
+    let wrong = wrong.into_iter().map(|EnvError { name, value, allowed }| {
+        let what = format!("{name} is set to what crossmesh cannot use, so commands that read it fail");
+        Finding::new("environment", Severity::Failure, what, state.host())
+            .seen(value, allowed.replace('|', ", "))
+            .cure(format!("unset {name}, or export {name}=VALUE with one of those; crossmesh env shows all variables"))
+    });
+    unknown.chain(wrong).collect::<Vec<_>>().into()
 }
