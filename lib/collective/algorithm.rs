@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// A name that is no algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("algorithm {name:?} is unknown; allowed are {}", names())]
+#[error("algorithm {name:?} is unknown; allowed are {}", Algorithm::names())]
 pub struct AlgorithmError {
     /// The name as given.
     pub name: String,
@@ -68,6 +68,11 @@ impl Algorithm {
         }
     }
 
+    /// The names of those that can run, for messages: what the variable takes.
+    pub fn names() -> String {
+        env::ALGORITHM.choices().collect::<Vec<_>>().join(", ")
+    }
+
     /// What it promises.
     pub const fn determinism(self) -> Determinism {
         match self {
@@ -90,11 +95,6 @@ impl FromStr for Algorithm {
         let found = Self::ALL.into_iter().find(|algorithm| algorithm.name() == name);
         found.ok_or_else(|| AlgorithmError { name: name.to_string() })
     }
-}
-
-/// Those that can run: what the variable takes.
-fn names() -> String {
-    env::ALGORITHM.choices().collect::<Vec<_>>().join(", ")
 }
 
 /// What is promised about the bits of a result. The greater one includes the lesser.

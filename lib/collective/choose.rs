@@ -109,8 +109,7 @@ pub fn choose(situation: &Situation, table: Option<&Table>, forced: Option<Algor
     if let Some(why) = obstacle(situation, algorithm) {
         return Ok(first_possible(situation, &format!("the table's {algorithm} cannot run, {why}")));
     }
-    let busy = busy_blocks(situation.kind, algorithm, situation.bytes, row.threads);
-    let most = resident_blocks(situation.most_blocks, row.threads).min(busy);
+    let most = most_blocks(situation.kind, algorithm, situation.bytes, (situation.most_blocks, row.threads));
     Ok(Choice {
         algorithm,
         blocks: row.blocks.min(most).max(1),
@@ -140,14 +139,16 @@ fn first_possible(situation: &Situation, why: &str) -> Choice {
     plain(situation, possible.unwrap_or(Algorithm::HostOrdered), why.into())
 }
 
-/// Blocks of `threads` threads that are resident where `most_blocks` of 512 are.
-pub fn resident_blocks(most_blocks: u16, threads: u16) -> u16 {
-    most_blocks.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16)
+/// Most blocks of `threads` threads that a table's launch gets: those that are resident where `resident` of 512 threads are, and
+/// have something to do in a call of `bytes` bytes in all.
+pub fn most_blocks(kind: Kind, algorithm: Algorithm, bytes: u64, (resident, threads): (u16, u16)) -> u16 {
+    let resident = resident.saturating_mul(512 / threads.clamp(1, 512)).min(MAX_BLOCKS as u16);
+    resident.min(busy_blocks(kind, algorithm, bytes, threads))
 }
 
 /// Blocks of `threads` threads that have something to do in a call of `bytes` bytes in all, as far as it matters: a push of one
 /// shot has a word of 8 bytes for each thread. Every block more delays the end of the launch.
-pub fn busy_blocks(kind: Kind, algorithm: Algorithm, bytes: u64, threads: u16) -> u16 {
+fn busy_blocks(kind: Kind, algorithm: Algorithm, bytes: u64, threads: u16) -> u16 {
     match (algorithm, kind) {
         (Algorithm::OneShotPush, Kind::AllReduce) => {
             let blocks = bytes.div_ceil(8).div_ceil(threads.max(1).into()).max(1);

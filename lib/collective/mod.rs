@@ -17,9 +17,7 @@ mod twin;
 pub use crate::memory::device::collective::params::{Header, Operation as ReduceOperation};
 pub use algorithm::{Algorithm, AlgorithmError, Determinism};
 pub use call::{Call, Kind, Launch, difference, header, read as read_header};
-pub use choose::{
-    Choice, ChooseError, Connection, PREFERENCE, Situation, busy_blocks, choose, obstacle, resident_blocks,
-};
+pub use choose::{Choice, ChooseError, Connection, PREFERENCE, Situation, choose, most_blocks, obstacle};
 pub use operation::{OperationError, element, reducible};
 pub use reduce::reduce;
 pub use steps::{Ground, Steps, steps};

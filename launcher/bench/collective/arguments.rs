@@ -4,7 +4,6 @@
 use super::chain::Form;
 use crate::bench::error::{BenchError, byte_count};
 use crate::bench::output;
-use crossmesh::base::env;
 use crossmesh::collective::{Algorithm, Kind, ReduceOperation};
 use crossmesh::comm::ChannelOptions;
 use crossmesh::layout::Dtype;
@@ -295,14 +294,14 @@ fn number(option: &'static str, value: i64, (least, most): (u32, u32), allowed: 
 }
 
 fn algorithm(name: &str) -> Result<Algorithm, BenchError> {
-    let names = || env::ALGORITHM.choices().collect::<Vec<_>>().join(", ");
-    name.trim().parse().map_err(|_| BenchError::refused("algorithm", name, names()))
+    name.trim().parse().map_err(|_| BenchError::refused("algorithm", name, Algorithm::names()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::{CommandFactory, Parser};
+    use crossmesh::base::env;
     use std::error::Error;
 
     #[derive(Debug, Parser)]

@@ -1,7 +1,7 @@
 //! Blocks and threads to be tried. In: an algorithm, a size. Out: launches. Guarantee: pure; no launch has more than a few threads
 //! too many for the data, or a few hundred times too few.
 
-use crossmesh::collective::{Algorithm, Kind, Launch, busy_blocks, resident_blocks};
+use crossmesh::collective::{Algorithm, Kind, Launch, most_blocks};
 
 const BLOCKS: [u16; 10] = [1, 2, 4, 8, 16, 32, 64, 96, 128, 256];
 /// The last is the most that a kernel of the family is compiled for.
@@ -20,7 +20,7 @@ pub(super) fn launches(kind: Kind, algorithm: Algorithm, bytes: u64, most: u16, 
     let units = bytes.div_ceil(unit).max(1);
     let mut found = Vec::new();
     for threads in THREADS {
-        let most_blocks = resident_blocks(most.max(1), threads).min(busy_blocks(kind, algorithm, bytes, threads));
+        let most_blocks = most_blocks(kind, algorithm, bytes, (most.max(1), threads));
         for blocks in BLOCKS.into_iter().chain([most.max(1)]).filter(|&blocks| blocks <= most_blocks) {
             let all = u64::from(blocks) * u64::from(threads);
             let fits = all < 2 * units || (blocks == 1 && threads == THREADS[0]);

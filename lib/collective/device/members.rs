@@ -122,7 +122,7 @@ pub(super) fn expect_access(
 
 /// The same for members of this process alone, whose links are not tested.
 pub(super) fn expect_access_here(members: &[Member]) -> Result<(), CollectiveError> {
-    if on_several(members) && PeerAccess::of_process()? == PeerAccess::Off {
+    if PeerAccess::of_process()? == PeerAccess::Off && on_several(members) {
         return Err(CollectiveError::NoPeerAccess { who: "this process".into() });
     }
     Ok(())

@@ -12,8 +12,8 @@ use super::handles::MappedMemories;
 use super::invite::{DeviceInvitation, invite_readers, zeroed};
 use super::opened::Opened;
 use super::place::Places;
-use super::transfer::{LIMIT, exchange};
-use crate::base::{Backoff, Deadline, Rank};
+use super::transfer::{LIMIT, exchange, wait_for_end};
+use crate::base::{Deadline, Rank};
 use crate::memory::copy::CopyTable;
 use crate::memory::device::params::{BOARD_WORDS, NONE};
 use crate::memory::device::{
@@ -154,15 +154,7 @@ impl Stages {
 
     /// Returns once all launches have ended, which nothing keeps from it but the caller's stream.
     pub(in crate::execute) fn end(&self, deadline: Deadline) -> Result<(), ExecuteError> {
-        let mut backoff = Backoff::new();
-        while self.launches().any(|(_, table)| !table.has_ended()) {
-            if deadline.expired() {
-                let waiting = "launches of this rank's GPU have not ended: its stream holds other work".into();
-                return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting });
-            }
-            backoff.snooze();
-        }
-        Ok(())
+        wait_for_end(|| self.launches().all(|(_, table)| table.has_ended()), || self.check(), deadline)
     }
 }
 

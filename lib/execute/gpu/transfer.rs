@@ -196,7 +196,8 @@ impl DeviceTransfer {
         if waited.is_err() {
             self.abort();
             if let (Order::Kernel(table), Some(own)) = (&self.order, &self.own) {
-                wait_for_end(table, own, Deadline::after(END))?;
+                let is_sound = || Ok(own.is_idle().map(|_| ())?);
+                wait_for_end(|| table.has_ended(), is_sound, Deadline::after(END))?;
             }
         }
         waited
@@ -240,13 +241,17 @@ impl DeviceTransfer {
     }
 }
 
-/// Returns once the last start of a table uses no memory any more.
-fn wait_for_end(table: &MoveTable, own: &Stream, deadline: Deadline) -> Result<(), ExecuteError> {
+/// Returns once launches of a transfer that is given up use no memory any more.
+pub(super) fn wait_for_end(
+    have_ended: impl Fn() -> bool,
+    is_sound: impl Fn() -> Result<(), ExecuteError>,
+    deadline: Deadline,
+) -> Result<(), ExecuteError> {
     let mut backoff = Backoff::new();
-    while !table.has_ended() {
-        own.is_idle()?;
+    while !have_ended() {
+        is_sound()?;
         if deadline.expired() {
-            let waiting = "a kernel that was told to give up has not ended: its stream holds other work".into();
+            let waiting = "launches of this rank's GPU have not ended: its stream holds other work".into();
             return Err(ExecuteError::Deadline { limit: deadline.limit(), waiting });
         }
         backoff.snooze();
